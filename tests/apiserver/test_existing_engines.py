@@ -85,6 +85,8 @@ def test_a_new_pod_that_names_the_service_gets_the_plugin_and_all_that_it_needs(
     (plugin,) = found["spec"]["initContainers"]
     assert plugin["name"] == names.CONTAINER_PLUGIN
     assert plugin["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert plugin["securityContext"]["runAsNonRoot"] is True
+    assert plugin["resources"]["requests"] == plugin["resources"]["limits"], "a Guaranteed pod stays Guaranteed"
     assert {volume["name"] for volume in found["spec"]["volumes"]} >= {"flyball", "flyball-keys"}
     (engine,) = found["spec"]["containers"]
     assert {"name": "control", "containerPort": 8001, "protocol": "TCP"} in engine["ports"]
@@ -113,6 +115,22 @@ def test_other_pods_stay_as_they_are(injecting: str) -> None:
         found = created(injecting, body)
         assert "initContainers" not in found["spec"]
         assert not variables(found)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"env": [{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+        {"ports": [{"name": "metrics", "containerPort": 8001, "protocol": "TCP"}]},
+        {"ports": [{"name": "control", "containerPort": 9000, "protocol": "TCP"}]},
+    ],
+    ids=["a variable from elsewhere", "the port", "the port's name"],
+)
+def test_a_pod_that_the_plugin_would_break_stays_as_it_is(injecting: str, theirs: Object) -> None:
+    found = created(injecting, pod(**theirs))
+    assert "initContainers" not in found["spec"]
+    (engine,) = found["spec"]["containers"]
+    assert {field: engine[field] for field in theirs} == theirs
 
 
 def test_of_the_owners_objects_nothing_is_written(place: str, tmp_path: Path) -> None:

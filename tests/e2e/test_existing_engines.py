@@ -125,10 +125,12 @@ def test_a_plain_deployment_is_tuned_by_a_label_and_given_back_without_a_restart
     assert not load.failures, load.failures[0]
 
     pod = existing.theirs()["metadata"]["name"]
-    kubectl("label", "pod", pod, f"{names.LABEL_SERVICE}-", "-n", existing.namespace)
+    uid = existing.uid
+    kubectl("label", "pod", pod, f"{names.LABEL_SERVICE}-", f"{names.LABEL_SERVICE_UID}-", "-n", existing.namespace)
     existing.expect_start_values()
     assert pod in existing.expect_condition("Ready", "False", reason="PluginMissing")["message"]
-    kubectl("label", "pod", pod, f"{names.LABEL_SERVICE}={existing.name}", "-n", existing.namespace)
+    labels = (f"{names.LABEL_SERVICE}={existing.name}", f"{names.LABEL_SERVICE_UID}={uid}")
+    kubectl("label", "pod", pod, *labels, "-n", existing.namespace)
     existing.expect_governed()
     eventually(lambda: existing.limits() != START, expecting="the pod is tuned again", within=120)
 

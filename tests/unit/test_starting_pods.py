@@ -109,9 +109,23 @@ async def test_a_pod_that_starts_beside_others_and_lacks_something_gets_what_it_
     assert harness.held("pod-2").on_time is None
     before = harness.held("pod-2").order()
     harness.engines.starting = set()
+    await ticks(harness, tuner, lambda: signals(now()), 1)
+    before = harness.held("pod-2").order()
     harness.engines.restart("pod-2")
     await ticks(harness, tuner, AWAY, 2)
     assert harness.held("pod-2").order() == before, "at its next start it waits for no other one"
+
+
+@in_virtual_time
+async def test_a_pod_that_never_comes_up_takes_nothing_from_the_others() -> None:
+    harness = Harness(engines=Mixed(older=False))
+    harness.orders()
+    harness.engines.starting = {"pod-2"}
+    tuner = await tuned_for(harness)
+    assert harness.held("pod-1").limits.max_num_scheduled_tokens is None, "it is to be told what it can take"
+    harness.engines.restart("pod-2")
+    await ticks(harness, tuner, lambda: signals(now()), 3)
+    assert harness.held("pod-1").limits.max_num_scheduled_tokens is not None
 
 
 @in_virtual_time

@@ -122,16 +122,30 @@ async def test_a_pod_that_is_being_deleted_keeps_its_setpoint_while_it_drains() 
 
 
 @in_virtual_time
+async def test_the_address_of_a_pod_that_is_gone_may_be_another_pods_by_now() -> None:
+    harness = foreign("pod-1", "pod-2", "pod-3")
+    tuner = harness.tuner()
+    await harness.tick(tuner, signals(now()))
+    kept, gone, other = harness.pods("s1")
+    tuner.update(harness.service, [kept, replace(other, ip=gone.ip)])
+    await tuner.keep()
+    assert not says_nothing(harness.held("pod-2")), "what is written there reaches the other pod"
+
+
+@in_virtual_time
 async def test_a_pod_that_does_not_answer_is_left_to_the_expiry_of_its_setpoint() -> None:
     harness = foreign("pod-1", "pod-2")
     tuner = harness.tuner()
     await harness.tick(tuner, signals(now()))
     harness.engines.loading.add("pod-2")
     without(harness, tuner, "pod-2")
+    numbers = set()
     for _ in range(5):
         assert tuner.to_be_kept()
         await tuner.keep()
+        numbers.add(harness.held("pod-1").generation)
     assert not tuner.to_be_kept()
+    assert len(numbers) <= 2, "each try would renumber the whole service"
 
 
 @pytest.mark.parametrize("deleted", [True, False])

@@ -83,7 +83,7 @@ def test_ready_pods_without_the_plugin_are_named_with_what_to_do(cluster: Memory
     cluster.settle()
     assert cluster.condition("Ready") == ("False", "PluginMissing")
     said = cluster.message("Ready")
-    assert said.startswith("llm-1-b: started without Flyball's plugin")
+    assert said.startswith("llm-1-b: not started for this service")
     assert "serving.flyball.dev/service: chat" in said
     assert "restart the pods" in said
 
@@ -94,21 +94,13 @@ def test_it_is_looked_at_again_since_no_watch_tells_of_pods_without_the_label(cl
     assert cluster.look() == 60.0
 
 
-def test_of_two_services_that_choose_one_pod_the_younger_is_refused(cluster: MemoryCluster) -> None:
-    pod(cluster, "llm-1-a", of="chat", labels={"tier": "fast"})
-    cluster.apply(
-        workload(
-            "again",
-            created="2026-01-02T00:00:00Z",
-            spec__workload={"selector": {"matchLabels": {"tier": "fast"}}},
-        )
-    )
-    assert cluster.condition("Accepted") == ("True", "Accepted")
-    assert cluster.condition("Accepted", "again") == ("False", "WorkloadConflict")
-    assert cluster.condition("Stalled", "again") == ("True", "WorkloadConflict")
-    assert "the older service chat" in cluster.message("Accepted", "again")
-    cluster.delete()
-    assert cluster.condition("Accepted", "again") == ("True", "Accepted")
+def test_a_pod_of_another_service_or_of_no_controller_is_named_as_that(cluster: MemoryCluster) -> None:
+    pod(cluster, "llm-1-a", of="chat", labels={names.LABEL_SERVICE: "other"})
+    bare = pod(cluster, "llm-1-b", of="chat")
+    cluster.api.put(PODS, edited(bare, {"metadata.ownerReferences": []}))
+    cluster.settle()
+    assert cluster.condition("Ready") == ("False", "PluginMissing")
+    assert cluster.message("Ready").startswith("llm-1-a (of the service other), llm-1-b (made by no controller): ")
 
 
 def known(cluster: MemoryCluster) -> Cache:

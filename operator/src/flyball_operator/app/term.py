@@ -21,6 +21,7 @@ from typing import Final
 from flyball_operator import __version__
 from flyball_operator.api import names
 from flyball_operator.api.log_events import LogEvent, logged
+from flyball_operator.api.objects import being_deleted
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import InferenceService
@@ -269,7 +270,7 @@ class Term:
             found = await self._reader.service(Key(meta.namespace, meta.name))
         except ClusterError:
             return False
-        return found is None or found["metadata"]["uid"] != meta.uid
+        return found is None or being_deleted(found) or found["metadata"]["uid"] != meta.uid
 
     async def _tune(self, signing_keys: HeldKeys) -> None:
         process, settings = self._process, self._process.settings

@@ -27,7 +27,6 @@ ADVICE: Final[Mapping[str, str]] = {
     AcceptedReason.UNKNOWN_ANNOTATION: "Correct or remove the annotation.",
     AcceptedReason.INVALID_SPEC: "Correct the field that the message names.",
     AcceptedReason.NAME_CONFLICT: "Remove the other object, or give this service another name.",
-    AcceptedReason.WORKLOAD_CONFLICT: "Let the selectors choose different pods, or delete one of the services.",
     AcceptedReason.EARLIER_SERVICE_LEAVING: _WAIT,
     AcceptedReason.REFUSED: "Mend the field, quota or right that the message names.",
     AcceptedReason.CHANGED_BY_OTHERS: "Exempt the object from whoever changes it, or take the value into the spec.",

@@ -65,10 +65,7 @@ class SnapshotReader:
         # After the service: what is read later is never older than what it is judged by.
         desire = read_desire(raw)
         if desire.service is not None and desire.service.spec.workload is not None:
-            chosen, services = await asyncio.gather(
-                self._list(PODS, key, desire.service.spec.workload.text), self._list(INFERENCE_SERVICES, key, "")
-            )
-            found = workload.choose(desire.service, chosen, services)
+            found = workload.choose(desire.service, await self._list(PODS, key, desire.service.spec.workload.text))
             others = Snapshot(desire, now, self._config, pods=found.tuned, workload=found, epoch=epoch)
             return Observed(raw, others)
         kinds = self._config.named_kinds

@@ -27,16 +27,22 @@ class ReleasedPods:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
         self._left: dict[str, tuple[EnginePod, int]] = {}
+        #: What those that left last are given; None where it needs a number yet.
+        self._nothing: Setpoint | None = None
 
     def update_pods(self, before: Sequence[EnginePod], present: Sequence[EnginePod]) -> None:
         """Take note of pods that were the service's and are not, but for those that are being deleted."""
         context = self._context
         if context.service.spec.workload is None:
             return
-        there = {pod.uid for pod in present}
+        there, addresses = {pod.uid for pod in present}, {pod.ip for pod in present}
         leaving = context.dependencies.is_leaving
         left = [pod for pod in before if pod.uid not in there and pod.ip is not None and not leaving(pod.uid)]
-        self._left |= {pod.uid: (pod, TRIES) for pod in left}
+        if left:
+            self._left |= {pod.uid: (pod, TRIES) for pod in left}
+            self._nothing = None
+        # A pod that is gone may have left its address to another.
+        self._left = {uid: found for uid, found in self._left.items() if found[0].ip not in addresses}
         self._left = {uid: found for uid, found in self._left.items() if uid not in there}
 
     @property
@@ -49,16 +55,19 @@ class ReleasedPods:
         context = self._context
         if not self._left or context.setpoint is None or not context.may_act:
             return
-        generations = context.generations
+        nothing = self._nothing = self._nothing or self._numbered()
+        await asyncio.gather(*(self._write(uid, nothing) for uid in tuple(self._left)))
+
+    def _numbered(self) -> Setpoint:
+        generations = self._context.generations
         generations.advance()
         generations.give()
-        nothing = Setpoint(
-            service=context.service.metadata.uid,
+        return Setpoint(
+            service=self._context.service.metadata.uid,
             epoch=generations.epoch,
             generation=generations.generation,
             expires_seconds=EXPIRES_SECONDS,
         )
-        await asyncio.gather(*(self._write(uid, nothing) for uid in tuple(self._left)))
 
     async def _write(self, uid: str, setpoint: Setpoint) -> None:
         pod, tries = self._left[uid]

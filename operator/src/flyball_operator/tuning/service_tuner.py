@@ -51,9 +51,9 @@ class ServiceTuner:
         )
         callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
         self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
-        self._engine_pods.foreign = service.spec.workload is not None
+        self._engine_pods.known.foreign = service.spec.workload is not None
         self._released = ReleasedPods(context)
-        self._starting = StartingPods(client, clock, dependencies.control_port, self._engine_pods.known_lacks)
+        self._starting = StartingPods(client, clock, dependencies.control_port, self._engine_pods.known)
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None
@@ -98,7 +98,7 @@ class ServiceTuner:
         context, now = self._context, self._context.dependencies.wall()
         if not context.sized:
             await self._engine_pods.survey()
-        context.note_ceilings(self._engine_pods.ceilings)
+        context.note_ceilings(self._engine_pods.known.ceilings)
         if not context.sized:
             await self._reporter.report()
             return
@@ -151,9 +151,10 @@ class ServiceTuner:
     async def release(self) -> None:
         """Give engines of others back to their start values, if the service is deleted. Ours end with it."""
         context = self._context
-        if self._engine_pods.foreign and await context.dependencies.is_deleted(context.service):
+        if self._engine_pods.known.foreign and await context.dependencies.is_deleted(context.service):
             self._released.update_pods(self._pods, ())
-            await self._released.release()
+            while self._released.due and context.may_act:
+                await self._released.release()
 
     async def close(self) -> None:
         """End what still goes to engines: nobody tunes the service any more, if it is still there."""

@@ -298,13 +298,13 @@ class Harness:
             EnginePod(
                 name=uid,
                 uid=uid,
-                ip="10.0.0.1",
+                ip=f"10.0.0.{number}",
                 ready=uid not in self.engines.starting,
                 container_id="c",
                 restarts=self.engines.restarts[uid],
                 namespace="ns",
             )
-            for uid in self.engines.held
+            for number, uid in enumerate(self.engines.held, 1)
         ]
 
     # What tests say and ask.

@@ -127,11 +127,15 @@ def plugin_versions(installation: Installation) -> Iterator[Finding]:
             good += bool(found) and not other
             if other:
                 meta = service["metadata"]
+                adopt = (
+                    f"kubectl annotate --overwrite inferenceservices.serving.flyball.dev {meta['name']}"
+                    f' -n {meta["namespace"]} {names.ANNOTATION_ADOPT}="$(date +%s)"'
+                )
+                foreign = "workload" in (service.get("spec") or {})
                 yield warn(
                     check,
                     f"{_where(service)} runs {listed(sorted(other))}, the operator has {image}",
-                    f"kubectl annotate --overwrite inferenceservices.serving.flyball.dev {meta['name']}"
-                    f' -n {meta["namespace"]} {names.ANNOTATION_ADOPT}="$(date +%s)"',
+                    "restart the pods: new ones have the operator's" if foreign else adopt,
                 )
     if good:
         yield ok(check, f"pods of {good} services have the operator's")

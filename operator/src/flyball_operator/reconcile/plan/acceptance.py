@@ -14,7 +14,7 @@ from typing import Final
 from flyball_operator.api import names
 from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controller
 from flyball_operator.api.v1alpha1 import ObjectMeta
-from flyball_operator.reconcile.plan.snapshot import Snapshot, WorkloadPods
+from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: So many unknown annotations are named.
 _LISTED: Final = 5
@@ -31,8 +31,6 @@ class AcceptedReason(StrEnum):
     """The spec does not parse, or contradicts itself; the message names the field."""
     NAME_CONFLICT = "NameConflict"
     """An object that is not this service's has its name. It is not touched."""
-    WORKLOAD_CONFLICT = "WorkloadConflict"
-    """An older service chooses some of the same pods by its `spec.workload`; the message names it."""
     EARLIER_SERVICE_LEAVING = "EarlierServiceLeaving"
     """Objects of a deleted service of this name are still being removed."""
     REFUSED = "RefusedByServer"
@@ -80,8 +78,6 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
             continue
         if found is not None and snapshot.own(kind) is None:
             yield _conflict(snapshot, found)
-    if snapshot.workload is not None:
-        yield from _contested(snapshot.workload)
     if service.spec.governed:
         yield from _misconfigured(snapshot)
     elif service.spec.model.cache is not None and not snapshot.config.plugin_image:
@@ -105,16 +101,6 @@ def _conflict(snapshot: Snapshot, found: Object) -> Acceptance:
     command = f"kubectl delete {str(found['kind']).lower()} {meta.name} -n {meta.namespace}"
     remedy = f"remove it ({command}) or give this service another name"
     return Acceptance(False, AcceptedReason.NAME_CONFLICT, f"{what} {whose} and is left alone: {remedy}")
-
-
-def _contested(workload: WorkloadPods) -> Iterator[Acceptance]:
-    if workload.older:
-        listed = ", ".join(workload.older[:_LISTED])
-        message = (
-            f"spec.workload.selector chooses pods that the older service {listed} chooses, too, so this one does"
-            " nothing: let the selectors choose different pods, or delete one of the services"
-        )
-        yield Acceptance(False, AcceptedReason.WORKLOAD_CONFLICT, message)
 
 
 def _misconfigured(snapshot: Snapshot) -> Iterator[Acceptance]:

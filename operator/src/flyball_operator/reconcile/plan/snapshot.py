@@ -71,14 +71,10 @@ class DryRun:
 
 @dataclass(frozen=True)
 class WorkloadPods:
-    """What a `spec.workload` chooses: pods that have not ended. `tuned`: those that are this service's.
-
-    `older`: names of services that are older, and choose one of these, too.
-    """
+    """What a `spec.workload` chooses: pods that have not ended. `tuned`: those that are this service's."""
 
     chosen: tuple[Object, ...] = ()
     tuned: tuple[Object, ...] = ()
-    older: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -160,9 +160,9 @@ def _outdated(snapshot: Snapshot, rollout: RolloutDecision) -> ConditionClaim | 
         return ConditionClaim(True, OutdatedReason.MADE_BY_NEWER_OPERATOR, message)
     if rollout.differing and snapshot.turn != NEVER:
         message = (
-            "another release of this version made the pods, and they had this one's template before, so they run on as"
-            f" they are. The template differs in {', '.join(rollout.differing[:_MOST_FIELDS])}. Give both releases the"
-            " same settings, or set the annotation serving.flyball.dev/adopt to a new value"
+            "another release of this version made the pods, or settings were turned back. They had this template"
+            f" before, and run on as they are. It differs in {', '.join(rollout.differing[:_MOST_FIELDS])}. Give both"
+            " releases the same settings, or set the annotation serving.flyball.dev/adopt to a new value"
         )
         return ConditionClaim(True, OutdatedReason.OTHER_SETTINGS, message)
     return ConditionClaim(True, snapshot.turn.reason, snapshot.turn.message)

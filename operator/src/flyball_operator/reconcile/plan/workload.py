@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.api.desire import read_desire
 from flyball_operator.api.membership import link, tuned_by
-from flyball_operator.api.objects import Object, being_deleted, name, uid
-from flyball_operator.api.parse import NoObjectError
+from flyball_operator.api.objects import Object, being_deleted, controller, name, uid
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.reconcile.plan.acceptance import Acceptance
 from flyball_operator.reconcile.plan.pods import has, has_ended
@@ -23,32 +21,16 @@ LOOK_SECONDS: Final = 60.0
 _NAMED: Final = 3
 
 
-def choose(service: InferenceService, pods: Iterable[Object], services: Iterable[Object]) -> WorkloadPods:
-    """What a service's selector chooses. `pods`: those with its labels; `services`: all of the namespace."""
+def choose(service: InferenceService, pods: Iterable[Object]) -> WorkloadPods:
+    """What a service's selector chooses. `pods`: those with its labels."""
     chosen = tuple(pod for pod in pods if not (has_ended(pod) or being_deleted(pod)))
     tuned = tuple(pod for pod in chosen if tuned_by(service, link(pod), labels_of(pod)) is not None)
-    others = [one for one in services if uid(one) != service.metadata.uid]
-    mine = next((_age(one) for one in services if uid(one) == service.metadata.uid), ("", service.metadata.uid))
-    older = [one for one in others if _age(one) < mine and _chooses(one, chosen)]
-    return WorkloadPods(chosen, tuned, tuple(sorted(map(name, older))))
+    return WorkloadPods(chosen, tuned)
 
 
 def labels_of(found: Object) -> dict[str, str]:
     """Labels of an object."""
     return dict(found["metadata"].get("labels") or {})
-
-
-def _age(found: Object) -> tuple[str, str]:
-    return str(found["metadata"].get("creationTimestamp") or ""), uid(found)
-
-
-def _chooses(found: Object, pods: Sequence[Object]) -> bool:
-    try:
-        service = read_desire(found).service
-    except NoObjectError:
-        return False
-    workload = service.spec.workload if service is not None else None
-    return workload is not None and any(workload.selects(labels_of(pod)) for pod in pods)
 
 
 def render(snapshot: Snapshot, verdict: Acceptance) -> Object:
@@ -96,14 +78,25 @@ def _ready(snapshot: Snapshot, workload: WorkloadPods, available: ConditionClaim
     if not available.status:
         return available
     tuned = {uid(pod) for pod in workload.tuned}
-    without = sorted(name(pod) for pod in workload.chosen if has(pod, "Ready") and uid(pod) not in tuned)
+    without = [pod for pod in workload.chosen if has(pod, "Ready") and uid(pod) not in tuned]
     if without:
         return ConditionClaim(False, ReconcileReason.PLUGIN_MISSING, " ".join(_missing(snapshot, without)))
-    return ConditionClaim(True, ReconcileReason.SERVING, "every Ready pod of spec.workload has Flyball's plugin")
+    message = "every Ready pod of spec.workload has the labels of this service; Tuned says whether their engines obey"
+    return ConditionClaim(True, ReconcileReason.SERVING, message)
 
 
-def _missing(snapshot: Snapshot, pods: Sequence[str]) -> Iterator[str]:
-    more = f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
-    yield f"{', '.join(pods[:_NAMED])}{more}: started without Flyball's plugin for this service, so not tuned."
-    yield f"Set the label {names.LABEL_SERVICE}: {snapshot.desire.meta.name} on the pod template, and restart the pods."
+def _missing(snapshot: Snapshot, pods: Sequence[Object]) -> Iterator[str]:
+    mine = snapshot.desire.meta.name
+    named = sorted(f"{name(pod)}{_why(pod, mine)}" for pod in pods)
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    yield f"{', '.join(named[:_NAMED])}{more}: not started for this service, so not tuned."
+    yield f"Set the label {names.LABEL_SERVICE}: {mine} on the pod template, and restart the pods."
     yield "If they have it, let the chart inject the plugin (inject.enabled), or see docs/existing-engines.md"
+
+
+def _why(pod: Object, mine: str) -> str:
+    """What is special about a pod that the service does not tune."""
+    if controller(pod) is None:
+        return " (made by no controller)"
+    other = labels_of(pod).get(names.LABEL_SERVICE, mine)
+    return f" (of the service {other})" if other != mine else ""

@@ -36,7 +36,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
     watchdog_clamps,
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
-from flyball_operator.tuning.actuate.known_lacks import KnownLacks
+from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.ports import EnginePod
@@ -69,10 +69,8 @@ class EnginePods:
     reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
-    #: Whether others make the pods.
-    foreign: bool = False
-    #: What the pods lack, be they Ready or not.
-    known_lacks: KnownLacks = field(default_factory=KnownLacks)
+    #: What the engines have said of themselves, be their pods Ready or not.
+    known: KnownEngines = field(default_factory=KnownEngines)
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _exchanges: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -96,7 +94,7 @@ class EnginePods:
             kept[pod.uid] = handle if handle is not None and handle.container == container else EngineHandle(container)
         self._handles, self._due = kept, None
         self._all_ready = len(self._ready) == len(pods)
-        self.known_lacks.keep({pod.uid for pod in pods})
+        self.known.update_pods(pods)
 
     def observe(self, observation: Observation, live: Setpoint | None) -> None:
         """Take note of what a tick sees of the engines."""
@@ -117,14 +115,6 @@ class EnginePods:
             and self._all_ready
             and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
         )
-
-    @property
-    def ceilings(self) -> tuple[int, int] | None:
-        """Most requests and tokens that any engine was started with; None while none has said so. Others clamp."""
-        found = [core.ceilings for one in self._handles.values() if one.read_back for core in one.read_back.cores]
-        if not found:
-            return None
-        return max(one.max_num_seqs for one in found), max(one.max_num_batched_tokens for one in found)
 
     @property
     def ready(self) -> int:
@@ -204,7 +194,7 @@ class EnginePods:
     @property
     def lacks(self) -> Lacks:
         """What the pods lack of what they may be told."""
-        return self.known_lacks.lacks
+        return self.known.lacks
 
     def claimed(self) -> list[Generation]:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
@@ -237,14 +227,14 @@ class EnginePods:
                 found.append((Reason.UNEXPLAINED, f"{name}: {doubt}"))
             elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
                 reason = reason_of(handle.problem)
-                advice = f"; {_NO_PLUGIN}" if self.foreign and reason is Reason.UNREACHABLE else ""
+                advice = f"; {_NO_PLUGIN}" if self.known.foreign and reason is Reason.UNREACHABLE else ""
                 found.append((reason, f"{name}: {handle.problem}{advice}"))
             if clamps := watchdog_clamps(handle):
                 found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip_message(clamps)}"))
             if stuck := handle.stuck:
                 still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
-        if self.known_lacks.governed:
+        if self.known.governed:
             found += [(Reason.UNSUPPORTED, lack) for lack in self.lacks.told(sheds=sheds)]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
@@ -360,7 +350,7 @@ class EnginePods:
             self.on_failed(answer)
             if is_contested(answer):
                 handle.contested = handle.contested or generation_of(sent)
-            self.known_lacks.refused(address.key, sent, answer)
+            self.known.refused(address.key, sent, answer)
             if isinstance(answer, SetpointRefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
@@ -375,7 +365,7 @@ class EnginePods:
             return
         tripped = handle.take(answer.read_back, self.clock(), self._sent, whole=whole)
         if handle.read_back is not None:
-            self.known_lacks.told(uid, handle.read_back)
+            self.known.told(uid, handle.read_back)
         if tripped:
             self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
 

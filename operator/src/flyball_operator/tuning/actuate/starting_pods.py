@@ -14,7 +14,7 @@ from flyball_engine.contract import Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
 from flyball_operator.engines.errors import SetpointRefusedError
 from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common, generation_of
-from flyball_operator.tuning.actuate.known_lacks import KnownLacks
+from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.ports import EnginePod
 
 #: Seconds from a failed write to the next: well below those that an engine waits for its setpoint.
@@ -26,13 +26,13 @@ _LACKS: Final = frozenset({Refusal.UNSUPPORTED, Refusal.INVALID})
 
 
 class StartingPods:
-    """Of one service. `clock` is monotonic, in seconds. `lacks` is told what engines lack."""
+    """Of one service. `clock` is monotonic, in seconds. `known` is told what engines lack."""
 
-    def __init__(self, client: EngineClient, clock: Callable[[], float], port: int, lacks: KnownLacks) -> None:
+    def __init__(self, client: EngineClient, clock: Callable[[], float], port: int, known: KnownEngines) -> None:
         self._client = client
         self._clock = clock
         self._port = port
-        self._lacks = lacks
+        self._known = known
         self._pods: dict[str, EnginePod] = {}
         self._handles: dict[str, EngineHandle] = {}
         self._writes: dict[str, asyncio.Task[None]] = {}
@@ -74,8 +74,8 @@ class StartingPods:
         elif isinstance(answer, SetpointRefusedError) and answer.refusal in _LACKS:
             told = await self._client.timed(address, self._client.read_state)
             if isinstance(told, Acknowledged):
-                self._lacks.told(pod.uid, told.read_back)
-            self._lacks.refused(pod.uid, setpoint, answer)
+                self._known.told(pod.uid, told.read_back)
+            self._known.refused(pod.uid, setpoint, answer)
 
     async def close(self) -> None:
         """End the writes that are on their way."""
