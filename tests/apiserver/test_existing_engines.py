@@ -120,7 +120,7 @@ def test_other_pods_stay_as_they_are(injecting: str) -> None:
 @pytest.mark.parametrize(
     "theirs",
     [
-        {"env": [{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+        {"env": [{"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {"name": "theirs", "key": "path"}}}]},
         {"ports": [{"name": "metrics", "containerPort": 8001, "protocol": "TCP"}]},
         {"ports": [{"name": "control", "containerPort": 9000, "protocol": "TCP"}]},
     ],

@@ -69,4 +69,4 @@ def test_a_template_that_fails_there_gives_the_device_back(replacing: str, devic
 
     eventually(serves, expecting="the earlier template to serve", every=0.5)
     assert condition(replacing, "Ready")[:2] == ("False", "RolledBack")
-    assert steps(replacing) == IN_PLACE
+    eventually(lambda: steps(replacing) == SURGE, expecting="the next rollout to begin as ever")

@@ -59,7 +59,7 @@ def test_a_pause_and_a_resume_leave_the_object_as_it_was(place: str) -> None:
 def test_a_diff_tells_what_the_apply_then_does(place: str, *, server_side: bool) -> None:
     apply(MANIFEST, namespace=place, server_side=server_side)
     manager = ("--field-manager", "test")
-    changed = edited(MANIFEST, {"spec.batching": DROP, "spec.objectives.0.threshold": "400ms"})
+    changed = edited(MANIFEST, {"spec.batching.maxNumSeqs": DROP, "spec.objectives.0.threshold": "400ms"})
     flyball("diff", "-n", place, "-f", "-", *manager, stdin=MANIFEST)
     before = service(place)
     said = flyball("diff", "-n", place, "-f", "-", "-o", "json", *manager, stdin=changed, code=1)
