@@ -14,7 +14,7 @@ from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
 from support import helm
-from support.cluster import KubectlError, Object, apply, get, kubectl, namespace, patch
+from support.cluster import KubectlError, Object, apply, dry_created, get, kubectl, namespace, patch
 from support.helm import CHART
 from support.operators import RESOURCE, Audit, expect_condition, one, operator
 
@@ -39,7 +39,11 @@ def injecting(crd: object) -> Iterator[str]:
     with namespace("flyball-inject") as place:
         helm.run("install", RELEASE, str(CHART), "-n", place, values=VALUES)
         apply(example("service"), namespace=place)
-        eventually(lambda: "flyball-plugin" in str(created(place, pod())), expecting="the policy acts", within=240)
+        eventually(
+            lambda: "flyball-plugin" in str(dry_created(pod(), namespace=place)),
+            expecting="the policy acts",
+            within=240,
+        )
         yield place
         helm.run("uninstall", RELEASE, "-n", place, "--ignore-not-found")
 
@@ -57,22 +61,12 @@ def pod(service: str = "llm", **changes: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def created(place: str, body: Object) -> Object:
-    """The pod as the API server would make it, by a dry run."""
-    try:
-        text = kubectl("create", "-n", place, "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(body))
-    except KubectlError as error:
-        return {"refused": str(error)}
-    found: Object = json.loads(text)
-    return found
-
-
 def variables(found: Object) -> dict[str, str]:
     return {one["name"]: one.get("value", "") for one in found["spec"]["containers"][0].get("env", [])}
 
 
 def test_a_new_pod_that_names_the_service_gets_the_plugin_and_all_that_it_needs(injecting: str) -> None:
-    found = created(injecting, pod(env=[{"name": "THEIRS", "value": "1"}]))
+    found = dry_created(pod(env=[{"name": "THEIRS", "value": "1"}]), namespace=injecting)
     uid = one(RESOURCE, injecting, "llm")["metadata"]["uid"]
     assert found["metadata"]["labels"][names.LABEL_SERVICE_UID] == uid
     assert found["metadata"]["annotations"][names.ANNOTATION_SCRAPE] == "true"
@@ -99,7 +93,7 @@ def test_what_the_owner_has_said_is_added_to(injecting: str) -> None:
     body = pod(env=theirs)
     (engine,) = body["spec"]["containers"]
     body["spec"]["initContainers"] = [{"name": "theirs"} | {key: engine[key] for key in ("image", "securityContext")}]
-    found = created(injecting, body)
+    found = dry_created(body, namespace=injecting)
     assert variables(found)["PYTHONPATH"] == "/flyball:/theirs"
     assert variables(found)["VLLM_PLUGINS"] == "theirs,flyball"
     assert [item["name"] for item in found["spec"]["initContainers"]] == ["flyball-plugin", "theirs"]
@@ -112,7 +106,7 @@ def test_other_pods_stay_as_they_are(injecting: str) -> None:
     started_already = pod()
     started_already["metadata"]["labels"][names.LABEL_SERVICE_UID] = "uid"
     for body in (no_such_service, not_chosen, started_already):
-        found = created(injecting, body)
+        found = dry_created(body, namespace=injecting)
         assert "initContainers" not in found["spec"]
         assert not variables(found)
 
@@ -127,7 +121,7 @@ def test_other_pods_stay_as_they_are(injecting: str) -> None:
     ids=["a variable from elsewhere", "the port", "the port's name"],
 )
 def test_a_pod_that_the_plugin_would_break_stays_as_it_is(injecting: str, theirs: Object) -> None:
-    found = created(injecting, pod(**theirs))
+    found = dry_created(pod(**theirs), namespace=injecting)
     assert "initContainers" not in found["spec"]
     (engine,) = found["spec"]["containers"]
     assert {field: engine[field] for field in theirs} == theirs

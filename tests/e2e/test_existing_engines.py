@@ -13,7 +13,7 @@ from flyball_lab.harness import cpu_image
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
-from support.cluster import Object, apply, delete, get, items, kubectl, patch
+from support.cluster import Object, apply, delete, dry_created, get, items, kubectl, patch
 from support.live import ENGINE_START_SECONDS, MODEL, RESOURCE, Flyball, Service, in_time
 
 pytestmark = pytest.mark.cluster
@@ -77,6 +77,18 @@ def plain_deployment(image: str) -> Object:
     return deployment
 
 
+def expect_injection(deployment: Object, namespace: str) -> None:
+    """Wait until the API server knows policy and service: a pod that is made before stays without the plugin."""
+    template = deployment["spec"]["template"]
+    metadata = {**template["metadata"], "name": "probe"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+    def injected() -> bool:
+        return "initContainers" in dry_created(pod, namespace=namespace).get("spec", {})
+
+    eventually(injected, expecting="the policy brings the plugin into new pods")
+
+
 @pytest.fixture
 def existing(flyball: Flyball) -> Iterator[Existing]:
     """The Deployment and the service that tunes it; both are gone at the end."""
@@ -85,7 +97,9 @@ def existing(flyball: Flyball) -> Iterator[Existing]:
     service = example("service")
     service["spec"]["objectives"] = objectives
     apply(service, namespace=flyball.watched)
-    apply(plain_deployment(flyball.refs["engine-cpu"]), namespace=flyball.watched)
+    deployment = plain_deployment(flyball.refs["engine-cpu"])
+    expect_injection(deployment, flyball.watched)
+    apply(deployment, namespace=flyball.watched)
     yield Existing("llm", flyball.watched)
     delete(RESOURCE, "llm", namespace=flyball.watched)
     delete("deployment", "llm", namespace=flyball.watched)

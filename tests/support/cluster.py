@@ -55,6 +55,16 @@ def apply(manifest: Object, *, namespace: str, server_side: bool = False) -> Non
     kubectl("apply", "-n", namespace, *extra, "-f", "-", stdin=json.dumps(manifest))
 
 
+def dry_created(body: Object, *, namespace: str) -> Object:
+    """The object as the API server would make it; `refused` alone, with its words, where it would not."""
+    try:
+        text = kubectl("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(body))
+    except KubectlError as error:
+        return {"refused": str(error)}
+    found: Object = json.loads(text)
+    return found
+
+
 def get(kind: str, name: str, *, namespace: str, managed: bool = False) -> Object | None:
     """One object, or None if there is none of that name. `managed`: with its managed fields."""
     found = _read(kind, namespace, name)
