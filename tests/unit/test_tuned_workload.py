@@ -148,6 +148,19 @@ async def test_a_pod_that_does_not_answer_is_left_to_the_expiry_of_its_setpoint(
     assert len(numbers) <= 2, "each try would renumber the whole service"
 
 
+@in_virtual_time
+async def test_a_service_that_is_deleted_before_it_sent_anything_gives_nothing_back() -> None:
+    harness = foreign("pod-1")
+
+    async def is_deleted(_: InferenceService) -> bool:
+        return True
+
+    tuner = ServiceTuner(harness.service, replace(harness.dependencies(), is_deleted=is_deleted))
+    tuner.update(harness.service, harness.pods("s1"))
+    await tuner.release()
+    assert not harness.engines.writes
+
+
 @pytest.mark.parametrize("deleted", [True, False])
 def test_engines_are_released_with_a_service_that_is_deleted_not_with_one_that_is_only_out_of_sight(
     deleted: bool,

@@ -41,19 +41,18 @@ class ReleasedPods:
         if left:
             self._left |= {pod.uid: (pod, TRIES) for pod in left}
             self._nothing = None
-        # A pod that is gone may have left its address to another.
-        self._left = {uid: found for uid, found in self._left.items() if found[0].ip not in addresses}
-        self._left = {uid: found for uid, found in self._left.items() if uid not in there}
+        # One that came back is tuned. One that is gone may have left its address to another.
+        still = {uid: found for uid, found in self._left.items() if uid not in there}
+        self._left = {uid: found for uid, found in still.items() if found[0].ip not in addresses}
 
     @property
     def due(self) -> bool:
-        """Whether some pod is to be given back."""
-        return bool(self._left)
+        """Whether some pod is to be given back, and can be: without a setpoint it holds none of ours."""
+        return bool(self._left) and self._context.setpoint is not None and self._context.may_act
 
     async def release(self) -> None:
         """Give them back, under a number of its own: the same number with another body would be refused."""
-        context = self._context
-        if not self._left or context.setpoint is None or not context.may_act:
+        if not self.due:
             return
         nothing = self._nothing = self._nothing or self._numbered()
         await asyncio.gather(*(self._write(uid, nothing) for uid in tuple(self._left)))

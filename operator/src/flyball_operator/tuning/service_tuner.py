@@ -153,7 +153,7 @@ class ServiceTuner:
         context = self._context
         if self._engine_pods.known.foreign and await context.dependencies.is_deleted(context.service):
             self._released.update_pods(self._pods, ())
-            while self._released.due and context.may_act:
+            while self._released.due:
                 await self._released.release()
 
     async def close(self) -> None:

@@ -154,9 +154,8 @@ def _claim(kind: Kind, live: Object, index: int) -> Claim:
 
 
 def _with_status(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | None, so_far: Plan) -> Plan:
-    wanted = status.render(snapshot, verdict, rollout)
-    if snapshot.workload is not None:
-        wanted = workload.render(snapshot, verdict)
+    foreign = snapshot.workload is not None
+    wanted = workload.render(snapshot, verdict) if foreign else status.render(snapshot, verdict, rollout)
     change = status.difference(snapshot, wanted)
     if not change.any:
         return so_far
