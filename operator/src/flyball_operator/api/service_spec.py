@@ -141,7 +141,7 @@ class InferenceServiceSpec(Model):
         Check(
             Rule(
                 "has(self.model) != has(self.workload)",
-                "must have exactly one of model, for pods that Flyball makes, and workload, for pods that others make",
+                "must have exactly one of model and workload",
             ),
             lambda spec: (spec.served_model is None) != (spec.workload is None),
         ),

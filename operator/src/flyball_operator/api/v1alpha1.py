@@ -172,7 +172,7 @@ class InferenceService(Model):
         _never_smaller("status.tuning.epoch"),
         Rule(
             "has(self.spec.workload) == has(oldSelf.spec.workload)",
-            "may not be added or removed: pods that Flyball made would be left behind. Make a service of another name",
+            "may not be added or removed. Make a service of another name",
             ".spec.workload",
         ),
     )

@@ -152,7 +152,9 @@ class _Objects:
         if path:
             yield _lines(table(["field", "type", "default", "limits", "description"], rows))
         if rules := list(dict.fromkeys(_rules(path, node))):
-            yield _lines(["Rules:" if path else "Rules of the whole object:", "", *rules])
+            # Sentences: a list without their ends reads as one.
+            ended = (rule if rule.endswith(".") else f"{rule}." for rule in rules)
+            yield _lines(["Rules:" if path else "Rules of the whole object:", "", *ended])
         if path:
             for each in below:
                 yield from self.sections(*each)
