@@ -173,8 +173,10 @@ class RunningCandidate:
 class Election:
     """Several candidates, watched twenty times a second: two that may act at one moment are an error."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, recorded: bool = True) -> None:
+        """`recorded`: whether a status tells of each leader; engines may know it all the same."""
         self.server = LeaseServer()
+        self._recorded = recorded
         self.candidates = {name: RunningCandidate(name, self.server) for name in names}
         self.reigns: list[tuple[str, int]] = []
         self._watch = asyncio.create_task(self._look())
@@ -196,11 +198,13 @@ class Election:
                 reign = (candidate.name, candidate.elector.epoch)
                 if self.reigns[-1:] != [reign]:
                     self.reigns.append(reign)
-                    self.server.highest_epoch = max(self.server.highest_epoch, reign[1])
+                    if self._recorded:
+                        self.server.highest_epoch = max(self.server.highest_epoch, reign[1])
             await asyncio.sleep(0.05)
 
     async def check(self) -> None:
-        """Raise what the watch found."""
+        """Raise what the watch found, after a look at what is now."""
+        await asyncio.sleep(0.1)
         if self._watch.done():
             await self._watch
         epochs = [epoch for _, epoch in self.reigns]

@@ -171,6 +171,17 @@ async def test_a_lease_deleted_under_its_leader_makes_no_second_one() -> None:
 
 
 @in_virtual_time
+async def test_a_lease_deleted_under_a_leader_that_no_status_tells_of_makes_no_second_one() -> None:
+    async with Election("a", "b", recorded=False) as election:
+        first = await election.until_leader()
+        # The other looks at the Lease every two seconds.
+        await asyncio.sleep(3)
+        first.client.way = Way.HANGING
+        election.server.delete()
+        await election.until_leader(other_than=first.name)
+
+
+@in_virtual_time
 async def test_a_deleted_lease_and_a_leader_that_hears_nothing_make_no_second_one() -> None:
     async with Election("a", "b") as election:
         first = await election.until_leader()

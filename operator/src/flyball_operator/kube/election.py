@@ -312,13 +312,13 @@ class Elector:
             raise self._lost_error(f"the lease {self._name} was deleted")
         if not self._may_take(None):
             return False
-        floor = await self._epoch_floor(0)
+        led = max(await self._epoch_floor(0), self._shares.epoch_of(self._number))
         lease: Object = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": self._name, "namespace": self._candidate.namespace},
         }
-        epoch = floor + UNRECORDED_LEADERS if floor > 0 else 1
+        epoch = led + UNRECORDED_LEADERS if led > 0 else 1
         if self._number:
             generation = self._shares.generation
             epoch = max(epoch, generation.epoch + 1)
@@ -328,7 +328,7 @@ class Elector:
             generation = ShardGeneration(count, epoch) if count > 1 else ShardGeneration()
         # Somebody led before: the Lease was deleted, maybe under a leader that does not know yet, or another number of
         # shards was in force. Outwait them.
-        self._outwait = self._outwait or floor > 0 or generation.epoch > 1
+        self._outwait = self._outwait or led > 0 or generation.epoch > 1
         sent = self._clock()
         body = self._record(
             lease, holder=self._candidate.identity, transitions=epoch, said=self._said(lease, generation)

@@ -68,6 +68,7 @@ class Shares:
         self._clock = clock
         self._mine: set[int] = set()
         self._holders: dict[int, str] = {}
+        self._epochs: dict[int, int] = {}
         self._asked: dict[int, float] = {}
         self._in_force_until = 0.0
 
@@ -77,15 +78,18 @@ class Shares:
         """Take note of the Lease of a shard, as it was at some time after `asked_at`."""
         spec = lease["spec"]
         self._holders[number] = replica_of(spec.get("holderIdentity") or "")
+        epoch = self._epochs[number] = int(spec.get("leaseTransitions") or 0)
         recorded = annotation(lease, names.ANNOTATION_HIGHEST_EPOCH)
-        self.highest = max(
-            self.highest, int(spec.get("leaseTransitions") or 0), int(recorded) if recorded.isdecimal() else 0
-        )
+        self.highest = max(self.highest, epoch, int(recorded) if recorded.isdecimal() else 0)
         if number == 0:
             self.generation = ShardGeneration.of(lease)
             # Once another is in force, nothing is sure any more, whatever was seen before.
             ours = self.generation.count == self.count
             self._in_force_until = max(self._in_force_until, asked_at + IN_FORCE_SECONDS) if ours else 0.0
+
+    def epoch_of(self, number: int) -> int:
+        """That of the Lease of a shard when it was seen last, 0 if never: who led may be in no status."""
+        return self._epochs.get(number, 0)
 
     def in_force_until(self, number: int, generation: ShardGeneration) -> float:
         """Until when the generation that a shard was taken in surely lasts.
