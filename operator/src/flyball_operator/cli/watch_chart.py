@@ -88,13 +88,13 @@ def _lines(samples: Sequence[Sample], width: int) -> Iterator[str]:
     load = "not known"
     if last.row.load is not None:
         load = f"{last.row.arrivals:g} of {last.row.capacity:g}/s, {100 * last.row.load:.0f} %"
-    yield _line("load", [one.load for one in rows], room, load)
-    yield _line("requests", [one.requests for one in rows], room, _limit(last.row.requests, "at once"))
-    yield _line("tokens", [one.tokens for one in rows], room, _limit(last.row.tokens, "in a step"))
+    yield line("load", [one.load for one in rows], room, load)
+    yield line("requests", [one.requests for one in rows], room, _limit(last.row.requests, "at once"))
+    yield line("tokens", [one.tokens for one in rows], room, _limit(last.row.tokens, "in a step"))
     for name, value in last.attained.items():
         figure = f"{'-' if value is None else f'{value:.1f}'} % of {last.targets[name]} %"
         values = [one.attained.get(name) for one in shown]
-        yield _line(name, values, room, figure, most=100.0, least=_least(values))
+        yield line(name, values, room, figure, most=100.0, least=_least(values))
     yield "last decisions" if last.decisions else "no decision yet"
     for one in last.decisions:
         yield f"  {one.time}: {one.change}"
@@ -110,7 +110,7 @@ def _least(values: Sequence[float | None]) -> float:
     return min([*known, 100.0 - _LEAST_SPAN])
 
 
-def _line(
+def line(
     name: str,
     values: Sequence[float | None],
     room: int,
@@ -119,6 +119,7 @@ def _line(
     most: float | None = None,
     least: float = 0.0,
 ) -> str:
+    """One row: a name, blocks between `least` and `most` (default: the largest), and a figure. None: not known."""
     known = [value for value in values if value is not None]
     top = most if most is not None else max(known, default=0.0)
     blocks = "".join(_NOT_KNOWN if value is None else _block(value, least, top) for value in values)

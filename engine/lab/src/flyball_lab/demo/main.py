@@ -21,7 +21,7 @@ from rich.console import Console
 
 from flyball_engine.contract import Limits
 from flyball_lab.benches.figures import keep, of_today
-from flyball_lab.demo import report
+from flyball_lab.demo import picture, report
 from flyball_lab.demo.calibration import Calibration
 from flyball_lab.demo.errors import DemoError
 from flyball_lab.demo.kube import ApiReader, kubectl
@@ -29,7 +29,7 @@ from flyball_lab.demo.load import JOB, LoadPod
 from flyball_lab.demo.measure import MeasuredRequest, measure, requests_of
 from flyball_lab.demo.phases import NORMAL, QUICK, DemoRun, Length, calibration, schedule, warm_up
 from flyball_lab.demo.view import Now, View, attained, limits_text, objective_key, setpoint
-from flyball_lab.demo.watch import DemoSnapshot, Watcher
+from flyball_lab.demo.watch import POLL_SECONDS, DemoSnapshot, Watcher
 from flyball_lab.repository import ROOT
 from flyball_operator.api.names import CRD_NAME
 from flyball_operator.api.v1alpha1 import InferenceService, Mode, Objective
@@ -77,12 +77,14 @@ class Demo:
         self.settings = settings
         self.watcher = Watcher(reader, namespace=self.namespace, name=self.name)
         self.view = View(console, self.watcher)
+        self.record = picture.Record()
 
     async def run(self) -> report.Results:
         """All of it; the load ends with it, however it ends."""
         await self._apply()
         course = asyncio.create_task(self._course())
-        tasks = [course, asyncio.create_task(self.watcher.run()), asyncio.create_task(self.view.show())]
+        beside = (self.watcher.run(), self.view.show(), self._record())
+        tasks = [course, *map(asyncio.create_task, beside)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -106,6 +108,26 @@ class Demo:
                 await load.close()
         finally:
             await kubectl("delete", "job", JOB, "-n", self.namespace, "--ignore-not-found", "--wait=false")
+
+    async def _record(self) -> None:
+        """Note what the runs with objectives look like, until cancelled."""
+        while True:
+            now, snapshot, objectives = self.view.now, self.watcher.latest, self.view.objectives
+            if now.run is not None and objectives:
+                name = f"{now.run.phase.title}, {now.run.mode.value}"
+                at, core, limits = self.record.due(name, now.elapsed), snapshot.core, snapshot.limits
+                if at is not None:
+                    moment = picture.Moment(
+                        at=at,
+                        run=name,
+                        running=core.running if core else None,
+                        waiting=core.waiting if core else None,
+                        seqs=limits.max_num_active_seqs if limits else None,
+                        tokens=limits.max_num_scheduled_tokens if limits else None,
+                        attained={one.name: attained(snapshot.counters, now.counters, one) for one in objectives},
+                    )
+                    self.record.moments.append(moment)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _apply(self) -> None:
         self._step("applying the example")
@@ -290,7 +312,10 @@ async def main(settings: Settings, console: Console) -> None:
     path = settings.folder / "results.json"
     results.save(path)
     report.show(results, console)
-    console.print(f"All figures: {path}\n")
+    drawn = settings.folder / "demo.png"
+    picture.save(demo.record.moments, {one.name: float(one.target) for one in results.objectives}, drawn)
+    console.print("\n".join(picture.as_text(demo.record.moments, console.width)))
+    console.print(f"The picture: {drawn}\nAll figures: {path}\n")
     if settings.figures:
         command = "hack/demo --quick" if settings.length is QUICK else "hack/demo"
         kept = keep("demo", report.figure_table(results), of_today(command, note=report.carried_line(results.carried)))

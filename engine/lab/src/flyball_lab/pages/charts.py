@@ -193,7 +193,7 @@ def dots(title: str, unit: str, rows: Sequence[Dot], *, reference: float = 1.0) 
 
 def key(index: int, *, markers: bool) -> str:
     """How the line of a series looks, for a legend."""
-    with _styled():
+    with styled():
         figure = Figure(figsize=(0.5, 0.15))
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_axis_off()
@@ -206,7 +206,8 @@ def _told(row: Dot) -> str:
 
 
 @contextmanager
-def _styled() -> Iterator[None]:
+def styled() -> Iterator[None]:
+    """Matplotlib's settings of all charts, meanwhile."""
     # Whatever a matplotlibrc of the user's says.
     with style.context(["default", _SETTINGS]), warnings.catch_warnings():
         # The browser draws the text: a glyph that matplotlib's own font lacks is missing nowhere.
@@ -218,7 +219,7 @@ def _styled() -> Iterator[None]:
 def _figure(title: str, height: float) -> Iterator[tuple[Figure, Axes]]:
     """A figure of so many millimetres below the first line of its title, and its axes."""
     lines = textwrap.wrap(_plain(title), _TITLE)
-    with _styled():
+    with styled():
         figure = Figure(figsize=(WIDTH, (height + 4 * (len(lines) - 1)) / 25.4), layout="constrained")
         figure.suptitle("\n".join(lines), x=0.01, horizontalalignment="left")
         yield figure, figure.add_subplot()
