@@ -513,6 +513,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"watch": {"namespaces": ["Team A"]}}, "'Team A' does not match pattern"),
     ({"prometheus": {"url": "prometheus:9090"}}, "'prometheus:9090' does not match pattern"),
     ({"prometheus": {"url": "https://me:word@prometheus"}}, "at '/prometheus/url'"),
+    ({"tracing": {"endpoint": "collector:4317"}}, "at '/tracing/endpoint'"),
     ({"prometheus": {"bearerToken": {"token": "eyJ"}}}, "additional properties 'token' not allowed"),
     (
         {"prometheus": {"bearerToken": {"secret": "a"}, "basicAuth": {"secret": "b", "username": "c"}}},

@@ -179,7 +179,9 @@ def test_it_is_governed_and_says_how_large_it_is(engine: Governed) -> None:
     assert core.start == core.effective
     assert (core.ceilings.max_num_seqs, core.ceilings.max_num_batched_tokens) == (SLOTS, TOKENS)
     assert core.kv_cache_tokens > 4096
-    governed = re.findall(r"governing the (\w+) of engine core 0", engine.server.log.read_text(errors="replace"))
+    governed = re.findall(
+        r"Flyball Governing: the (\w+) of engine core 0", engine.server.log.read_text(errors="replace")
+    )
     assert governed == ["GovernedAsyncScheduler" if engine.asynchronous else "GovernedScheduler"]
 
 

@@ -1,4 +1,4 @@
-"""A real vLLM with a key from the environment and a certificate from a Secret's files, as pods have them.
+"""A real vLLM with a key from the environment and a certificate from a Secret's files, as pods have them; it is traced.
 
 It runs as on a processor without AVX-512, and is looked at from its first request on: its start shows these, too.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from flyball_engine.batching.gate import AdmissionReason
 from flyball_engine.contract import HEALTH_PATH, METRICS_PATH, READY_HEADER, Metric, MetricName, ObjectiveSpec
 from flyball_engine.vllm.routes import GENERATING_PATHS
 from flyball_lab.harness.engine import ControlClient, setpoint
@@ -26,6 +27,7 @@ from flyball_operator.api.parse import parse_service
 from flyball_operator.reconcile.plan import pod
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.certificates import Authority
+from support.collector import Collector, collector
 from support.https_client import HTTPSClient
 from support.secret_volume import SecretVolume, tls_data
 
@@ -36,6 +38,8 @@ KEY = "a-key-of-clients"
 ANY_FIRST_TOKEN = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=3600.0)
 #: Where pods have the Secret.
 MOUNTED = "/flyball-tls"
+#: The span of a client, and the trace that it is of.
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 #: What it answers to a client without the key.
 NO_KEY = 401
 #: What multiplied matrices, as oneDNN's log of what it ran names it.
@@ -44,12 +48,13 @@ MULTIPLIED = re.compile(r"^onednn_verbose,.*exec,cpu,matmul,([^,]+),", re.MULTIL
 
 @dataclass
 class Secured:
-    """The server, its files, who issues them, and a client that trusts the issuer."""
+    """The server, its files, who issues them, a client that trusts the issuer, and who collects its traces."""
 
     server: VllmServer
     secret: SecretVolume
     authority: Authority
     client: HTTPSClient
+    collector: Collector
 
     @contextmanager
     def control(self) -> Iterator[ControlClient]:
@@ -83,7 +88,7 @@ def secured(
     authority = Authority()
     trusted = ssl.create_default_context(cadata=authority.pem)
     secret = SecretVolume(folder / "tls", tls_data(authority.issue("first")))
-    with pytest.MonkeyPatch.context() as without_avx512:
+    with pytest.MonkeyPatch.context() as without_avx512, collector() as traces:
         without_avx512.setenv("ATEN_CPU_CAPABILITY", "avx2")
         with started(
             server_python,
@@ -91,12 +96,14 @@ def secured(
             model=model,
             plugin=plugin,
             owned=["--max-num-seqs=8", "--max-num-batched-tokens=512", *tls_arguments(secret.folder)],
+            user=[f"--otlp-traces-endpoint={traces.url}/v1/traces"],
+            OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/protobuf",
             VLLM_API_KEY=KEY,
             ONEDNN_VERBOSE="1",
         ) as plain:
             server = replace(plain, url=plain.url.replace("http:", "https:"), trusted=trusted)
             server.expect_ready()
-            yield Secured(server, secret, authority, HTTPSClient(server.url, trusted, MODEL_NAME))
+            yield Secured(server, secret, authority, HTTPSClient(server.url, trusted, MODEL_NAME), traces)
 
 
 @pytest.mark.begins_server
@@ -155,6 +162,16 @@ def test_who_has_no_key_is_no_refusal_of_an_overload(secured: Secured) -> None:
         assert client.complete(key=KEY) == 200
         eventually(lambda: counted('met"') == before[1] + 1, expecting="the answer is counted")
         assert counted('violated"') == before[0]
+
+
+def test_a_request_at_the_gate_is_a_span_beside_vllms_own(secured: Secured) -> None:
+    assert secured.client.complete(key=KEY, traceparent=f"00-{TRACE}-{PARENT}-01") == 200
+    traced = secured.collector.spans
+    eventually(lambda: {"flyball.gate", "llm_request"} <= traced(TRACE).keys(), expecting="both spans")
+    gate = traced(TRACE)["flyball.gate"]
+    assert gate.parent_span_id.hex() == PARENT
+    found = {one.key: one.value.string_value for one in gate.attributes}
+    assert found["flyball.gate.reason"] == AdmissionReason.NO_DEADLINE
 
 
 def test_the_key_and_the_private_key_are_in_no_log(secured: Secured) -> None:

@@ -23,9 +23,9 @@ class HTTPSClient:
         with self._open() as client:
             return client.get(path, headers=headers)
 
-    def complete(self, path: str = "/v1/completions", *, key: str | None = None) -> int:
+    def complete(self, path: str = "/v1/completions", *, key: str | None = None, **headers: str) -> int:
         """The status of an answer to a prompt."""
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
         body = {"model": self.model, "prompt": "hello", "max_tokens": 2}
         with self._open() as client:
             return client.post(path, json=body, headers=headers).status_code

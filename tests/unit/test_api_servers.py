@@ -148,7 +148,7 @@ def test_a_setpoint_that_cannot_be_read_is_left_until_it_can_and_told_of_once(
     engine.look()
     assert engine.others[0].followed == []
     assert [record.message.partition(": ValidationError")[0] for record in caplog.records] == [
-        "Flyball: this API server does not follow the first one"
+        "Flyball ApiServerBehind: this API server does not follow the first one"
     ]
     assert engine.servers.collect().requests[Outcome.FINISHED] == 2, "what it counts is not lost"
     accepted = engine.accepts(1)

@@ -151,6 +151,10 @@ def test_a_pod_of_several_cores_carries_what_they_do() -> None:
     assert (one.rate, one.capacity, one.advised) == (10.0, 20.0, 2)
 
 
+def test_a_mean_that_decays_is_told_as_no_arrivals_in_the_end() -> None:
+    assert verdict(windows(balance(4.0), 120, 0.0)).message == "carries 10 requests/s at the objectives, 0 arrive"
+
+
 def test_an_overload_asks_for_more_at_once_and_says_what_binds() -> None:
     over = windows(balance(*[4.0] * 10), 12, 14.0)
     assert over.overloaded

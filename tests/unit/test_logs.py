@@ -15,7 +15,8 @@ from kopf import OperatorSettings
 from kopf._cogs.structs.bodies import Body
 from kopf._core.actions.loggers import ObjectLogger
 
-from flyball_lab.tools.log_events import logged_lines
+from flyball_engine.log_events import EngineLogEvent, EventLog
+from flyball_lab.tools.log_events import engine_lines, logged_lines
 from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.app.settings import LogFormat, LogLevel
 from flyball_operator.app.telemetry import configure_logging, json_formatter
@@ -50,6 +51,21 @@ def test_a_line_names_its_event_and_what_it_is_about() -> None:
 
 def test_every_line_of_the_operator_names_an_event_and_every_event_has_a_line() -> None:
     assert {event for event, _ in logged_lines()} == set(LogEvent.__members__)
+
+
+def test_every_line_of_the_engine_names_an_event_and_every_event_has_a_line() -> None:
+    assert {event for event, _ in engine_lines()} == set(EngineLogEvent.__members__)
+
+
+def test_the_engine_names_the_event_in_the_message_and_as_a_field(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise OSError("disk full")
+    except OSError:
+        EventLog("flyball_engine.vllm.plugin").exception(EngineLogEvent.NOT_GOVERNED, "cannot govern %r", 3)
+    (record,) = caplog.records
+    assert record.getMessage() == "Flyball NotGoverned: cannot govern 3"
+    assert (record.levelname, record.__dict__["event"], record.filename) == ("ERROR", "NotGoverned", "test_logs.py")
+    assert "disk full" in caplog.text
 
 
 def test_an_exception_is_written_with_its_traceback() -> None:

@@ -110,7 +110,7 @@ async def test_an_engine_that_goes_on_failing_is_let_serve_in_the_end(caplog: py
     await (await engine.serve())
     assert now() - began == pytest.approx(GIVE_UP_SECONDS)
     assert await engine.probed() == ""
-    assert "the first request failed, clients are let in: status 500" in caplog.text
+    assert "WarmUpFailed: clients are let in: status 500" in caplog.text
 
 
 @in_virtual_time

@@ -191,6 +191,8 @@ SETTINGS: Final[list[tuple[str, tuple[str, ...]]]] = [
     ),
     ("SIGNING_KEY_ROTATION_PERIOD=30s", ("ROTATION_PERIOD", "whole minutes or hours such as 720h, or 0s for never")),
     ("METRICS_PORT=0", ("METRICS_PORT", "greater than or equal to 1")),
+    ("TRACING_ENDPOINT=collector:4317", ("TRACING_ENDPOINT", "is no URL such as http://collector.observability:4318")),
+    ("TRACING_ENDPOINT=http://me:word@x", ("TRACING_ENDPOINT", "has a user name or password in it; accepted: none")),
     ("TICK_SECONDS=never", ("TICK_SECONDS", "a valid number")),
     ("LOG_LEVEL=LOUD", ("LOG_LEVEL", "'DEBUG', 'INFO', 'WARNING' or 'ERROR'")),
     ("PROMETHEUS_URL=prometheus:9090", ("PROMETHEUS_URL", "is no URL such as http://prometheus.monitoring:9090")),

@@ -9,7 +9,6 @@ files, which belongs to one engine.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final, Protocol, TypeVar
 from flyball_engine.batching.gate import AdmissionReason
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import Frozen, Setpoint
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
 #: How often a follower looks for a setpoint and writes down what it counted: a `stat` and three copies of small dicts.
 LOOK_SECONDS: Final = 0.05
@@ -26,7 +26,7 @@ STARTING_SECONDS: Final = 60.0
 _SETPOINT: Final = "setpoint.json"
 _REPORT: Final = "api-server-{}.json"
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 K = TypeVar("K", str, tuple[str, str], AdmissionReason)
 
 
@@ -105,7 +105,7 @@ class Follower:
         except Exception as error:  # noqa: BLE001 – the first API server tells that this one does not follow
             if self._faults.get(fault) != (seen := f"{type(error).__name__}: {error}"):
                 self._faults[fault] = seen
-                _log.warning("Flyball: %s: %s", fault, seen)
+                _log.warning(EngineLogEvent.API_SERVER_BEHIND, "%s: %s", fault, seen)
         else:
             self._faults.pop(fault, None)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Generator, Mapping
 from typing import Any, Final
@@ -40,6 +39,7 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.acceptance import SetpointRefused
 from flyball_engine.control.service import ControlService
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
 #: How long a client may take to send a body of at most 64 KiB.
 BODY_TIMEOUT_SECONDS: Final = 10.0
@@ -98,9 +98,10 @@ def _refused(service: ControlService, refused: SetpointRefused, *, on_trial: boo
     if not on_trial:
         service.count(refused.refusal)
     # Anyone can send a bad token: counted, but no way to fill the log.
-    quiet = on_trial or refused.refusal is Refusal.BAD_TOKEN
-    level = logging.DEBUG if quiet else logging.WARNING
-    _log.log(level, "Flyball: setpoint refused (%s): %s", refused.refusal.value, refused.message)
+    if on_trial or refused.refusal is Refusal.BAD_TOKEN:
+        _log.debug(EngineLogEvent.SETPOINT_REFUSED, "%s: %s", refused.refusal.value, refused.message)
+    else:
+        _log.warning(EngineLogEvent.SETPOINT_REFUSED, "%s: %s", refused.refusal.value, refused.message)
     body = ErrorBody(error=refused.refusal, message=refused.message, applied=service.applied())
     return _json(body, status=refused.status)
 
@@ -122,7 +123,7 @@ def _json(body: Frozen, *, status: int = 200) -> Response:
     return Response(body.model_dump_json(), status_code=status, media_type="application/json")
 
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 #: Connections at once; the operator and Prometheus need a handful.
 _MOST_CONNECTIONS: Final = 64
@@ -198,7 +199,7 @@ async def serve(app: ASGIApp, sock: socket.socket) -> None:
         raise
     except Exception:  # noqa: BLE001 – see below
         # The host must not fall with its guest; the operator sees that the port is gone.
-        _log.exception("Flyball: the control port ended")
+        _log.exception(EngineLogEvent.CONTROL_PORT_ENDED, "vLLM serves on")
     finally:
         sock.close()
 

@@ -8,7 +8,6 @@ Writes go one at a time: each is compared with the one before it, and a core ans
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from flyball_engine.control.acceptance import SetpointRefused, check_not_overtak
 from flyball_engine.control.fields import fields_at
 from flyball_engine.control.state_file import CoreReport
 from flyball_engine.control.tokens import TokenVerifier, check_digest
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
 
 class EngineCallError(Exception):
@@ -85,7 +85,7 @@ UNCHANGED: Final = "unchanged"
 #: An idle core is asked this long after a setpoint expired, so that it has surely expired by the core's clock too.
 _EXPIRY_SLACK_SECONDS: Final = 1.0
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class ControlService:
@@ -192,7 +192,7 @@ class ControlService:
                 await self.engine.touch()
         except (TimeoutError, EngineCallError):
             # A busy core sees the expiry by itself at its next step.
-            _log.warning("Flyball: no core answered when the setpoint expired")
+            _log.warning(EngineLogEvent.EXPIRY_NOT_ANSWERED, "no core answered when the setpoint expired")
 
 
 def _parse(body: bytes) -> Setpoint:

@@ -14,7 +14,6 @@ it. So the old private key would have to live as long as the pods, and whoever s
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,12 +37,13 @@ from flyball_engine.contract import (
     body_digest,
 )
 from flyball_engine.control.acceptance import SetpointRefused
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
 _SCHEME = "bearer "
 #: Two keys are under 300 bytes.
 _MOST_BYTES: Final = 16 * 1024
 _PEM: Final = re.compile(r"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----", re.DOTALL)
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class UnusableKeyError(Exception):
@@ -150,5 +150,5 @@ def verifier_of(environment: Mapping[str, str]) -> TokenVerifier:
     try:
         keys()
     except UnusableKeyError as error:
-        _log.warning("Flyball: no setpoint will be accepted: %s", error)
+        _log.warning(EngineLogEvent.KEYS_UNUSABLE, "no setpoint will be accepted: %s", error)
     return TokenVerifier(keys=keys, service=environment.get(Env.SERVICE_UID, ""))

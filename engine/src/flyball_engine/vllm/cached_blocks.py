@@ -10,14 +10,14 @@ by the share of prompts held lately.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from flyball_engine.control.cached_blocks import CachedBlocksError, CachedBlocksWriter, cached_blocks_of
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 #: The cache's keys end with the number of the group, of which there is one.
 _GROUP: Final = (0).to_bytes(4, "big")
 
@@ -63,7 +63,7 @@ class _Followed(dict[bytes, Any]):
         if self.writer is not None:
             writer, self.writer = self.writer, None
             writer.lose()
-            _log.error("Flyball: cached blocks are no longer followed: %s", why)
+            _log.error(EngineLogEvent.PREFIX_CACHE_NOT_FOLLOWED, "%s", why)
 
 
 class CachedBlocks:
@@ -153,7 +153,7 @@ def cached_blocks(scheduler: Any, *, folder: Path, engine: int) -> CachedBlocks 
         cached_blocks_of(folder, engine).unlink(missing_ok=True)
         reason = _unfollowable(scheduler)
         if reason is not None:
-            _log.info("Flyball: the gate does not see what is cached: %s", reason)
+            _log.info(EngineLogEvent.PREFIX_CACHE_NOT_FOLLOWED, "%s", reason)
             return None
         pool = scheduler.kv_cache_manager.block_pool
         writer = CachedBlocksWriter(
@@ -161,7 +161,7 @@ def cached_blocks(scheduler: Any, *, folder: Path, engine: int) -> CachedBlocks 
         )
         return CachedBlocks(pool, writer, root=_root)
     except (CachedBlocksError, OSError, AttributeError, TypeError, ImportError) as error:
-        _log.warning("Flyball: the gate does not see what is cached: %s", error)
+        _log.warning(EngineLogEvent.PREFIX_CACHE_NOT_FOLLOWED, "%s", error)
         return None
 
 

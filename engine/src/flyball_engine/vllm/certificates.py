@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from typing import Final
 
 import uvicorn
 
+from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm.wrapping import original, wrap
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 #: Seconds between two looks at the files. They are small, and the kubelet is a minute later than the Secret anyway.
 SECONDS: Final = 10.0
@@ -67,7 +67,7 @@ class CertificateKeeper:
             try:
                 self._follow(self_)
             except Exception:  # noqa: BLE001 – vLLM must not fail with its guest
-                _log.warning("Flyball: a renewed certificate needs a restart", exc_info=True)
+                _log.warning(EngineLogEvent.CERTIFICATE_NOT_FOLLOWED, "a renewed one needs a restart", exc_info=True)
 
         wrap(uvicorn.Config, "load", load_and_follow)
 
@@ -87,8 +87,10 @@ class CertificateKeeper:
             try:
                 if served.refresh():
                     told = ""
-                    _log.info("Flyball: the renewed certificate %s is served", served.certificate)
+                    _log.info(EngineLogEvent.CERTIFICATE_RENEWED, "%s is served", served.certificate)
             except OSError as error:
                 if str(error) != told:
                     told = str(error)
-                    _log.warning("Flyball: %s cannot be served, the earlier one is: %s", served.certificate, error)
+                    _log.warning(
+                        EngineLogEvent.CERTIFICATE_NOT_SERVED, "%s: the earlier one is: %s", served.certificate, error
+                    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +22,12 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.service import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
+from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm.means import Lack, Way, way
 from flyball_engine.vllm.prefixes import Prefixes, open_prefixes
 from flyball_engine.vllm.queue_limiter import QueueLimiter
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 #: How often is looked whether the engine died under a call, and whether the cores show what they were told.
 _DEATH_CHECK_SECONDS = 0.5
 _LOOK_SECONDS = 0.002
@@ -216,7 +216,7 @@ class VllmEngine:
         try:
             return _Opened(inode, StateReader(path))
         except StateFileError as error:
-            _log.warning("Flyball: %s", error)
+            _log.warning(EngineLogEvent.STATE_FILE_UNREADABLE, "%s", error)
             return _Opened(inode, None)
 
 

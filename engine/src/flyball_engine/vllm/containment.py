@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-_log = logging.getLogger(__name__)
+from flyball_engine.log_events import EngineLogEvent, EventLog
+
+_log = EventLog(__name__)
 
 
 class Governs(Protocol):
@@ -33,7 +34,7 @@ def contained(method: Callable[Concatenate[_G, _P], None]) -> Callable[Concatena
         try:
             method(self, *args, **kwargs)
         except Exception:  # noqa: BLE001 – see above
-            _log.exception("Flyball: a fault in %s; governing ends, start values hold", method.__name__)
+            _log.exception(EngineLogEvent.GOVERNING_ENDED, "a fault in %s; start values hold", method.__name__)
             self.give_up()
 
     functools.update_wrapper(kept_in, method)

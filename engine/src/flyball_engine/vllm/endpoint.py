@@ -8,7 +8,6 @@ Whatever fails here is logged, and vLLM serves on.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import time
@@ -26,6 +25,7 @@ from flyball_engine.control.readiness import Readiness
 from flyball_engine.control.server import bind, build_app, control_port, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
+from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.certificates import CertificateKeeper
@@ -39,7 +39,7 @@ from flyball_engine.vllm.routes import unasked
 from flyball_engine.vllm.state_dir import ensure_state_dir
 from flyball_engine.vllm.warm_up import WarmUp
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class FlyballControl:
@@ -82,11 +82,11 @@ class FlyballControl:
         except Exception as error:  # noqa: BLE001 – vLLM must not fail with its guest
             uncounted = self._ungated = f"{type(error).__name__}: {error}"
         if uncounted is not None:
-            _log.warning("Flyball: requests are not counted: %s", uncounted)
+            _log.warning(EngineLogEvent.REQUESTS_NOT_COUNTED, "%s", uncounted)
         self._unmarked = self._ungated or first_lack(MARKING)
         self._request_gate.marks = self._unmarked is None
         if self._ungated is not None:
-            _log.warning("Flyball: requests cannot be refused by a deadline: %s", self._ungated)
+            _log.warning(EngineLogEvent.GATE_NOT_INSTALLED, "%s", self._ungated)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 – vLLM's protocol
         """Start the control port; never raises. Without an engine client (a render-only server) there is none."""
@@ -101,7 +101,7 @@ class FlyballControl:
             else:
                 self._serving = self._serve(engine_client, number, host=getattr(args, "host", None))
         except Exception:  # noqa: BLE001 – vLLM must not fail with its guest
-            _log.exception("Flyball: the control port could not start; vLLM serves on, ungoverned")
+            _log.exception(EngineLogEvent.CONTROL_PORT_FAILED, "vLLM serves on, ungoverned")
         else:
             self._warm_up.readiness.expect_setpoint(self._runs_under_setpoint)
 
@@ -134,7 +134,7 @@ class FlyballControl:
     def _serve(self, engine_client: Any, number: int, *, host: str | None) -> asyncio.Task[None]:
         """Bind the port and serve on it in the background; raises OSError if it is taken, PortError if it is none."""
         sock = bind(host, control_port(os.environ))
-        _log.info("Flyball: control port on %s", sock.getsockname())
+        _log.info(EngineLogEvent.CONTROL_PORT_OPEN, "on %s", sock.getsockname())
         engine = self._open(engine_client, number)
         servers = ApiServers(
             ensure_state_dir(), number, counts=self._ledger.collect, gate=self._gate, clock=time.monotonic
@@ -175,7 +175,7 @@ class FlyballControl:
                 self._servers.publish(setpoint)
             except OSError:
                 # The read-back names those that do not follow.
-                _log.exception("Flyball: the other API servers could not be told")
+                _log.exception(EngineLogEvent.SETPOINT_NOT_SHARED, "the other API servers could not be told")
         self._ledger.set_objectives(setpoint.objectives)
         self._ledger.set_classes(setpoint.classes)
         self._gate.set_policy(setpoint, now=time.monotonic())

@@ -7,15 +7,15 @@ these variables later, and child processes inherit them.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import MutableMapping
 from importlib.metadata import entry_points
 from typing import Final
 
 from flyball_engine.contract import Env
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 #: Entry points of the plugin, in every process and in the API server.
 OUR_PLUGINS: Final = ("flyball", "flyball_control")
@@ -54,7 +54,11 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     if environment.get(RUST_FRONTEND[0], "0") not in ("", "0"):
         for name in RUST_FRONTEND:
             environment.pop(name, None)
-        _log.warning("Flyball: %s is dropped: the plugin lives in the Python API server", RUST_FRONTEND[0])
+        _log.warning(
+            EngineLogEvent.RUST_FRONTEND_DISABLED,
+            "%s is dropped: the plugin lives in the Python API server",
+            RUST_FRONTEND[0],
+        )
 
 
 def _installed() -> list[str]:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, Final
@@ -24,6 +23,7 @@ from typing import Any, Final
 from flyball_engine.batching.gate import (
     QUEUE_FULL_SECONDS,
     REFUSAL_STATUS,
+    AdmissionReason,
     Admitted,
     Arrival,
     Gate,
@@ -31,11 +31,13 @@ from flyball_engine.batching.gate import (
     spread,
 )
 from flyball_engine.contract import DEFAULT_CLASS
+from flyball_engine.log_events import EngineLogEvent, EventLog
+from flyball_engine.vllm import tracing
 from flyball_engine.vllm.prefixes import Prefixes
 from flyball_engine.vllm.refusal import Mark
 from flyball_engine.vllm.wrapping import original, wrap
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 _METHOD: Final = "process_for_engine_async"
 _CHECK_MODEL: Final = "_check_model"
 
@@ -63,10 +65,11 @@ class AdmissionTicket:
         "refusable",
         "retry_after",
         "size",
+        "span",
         "status",
     )
 
-    def __init__(self, number: int, of_class: str) -> None:
+    def __init__(self, number: int, of_class: str, span: tracing.GateSpan | None = None) -> None:
         self.number = number
         self.of_class = of_class
         self.by_priority: Callable[[int], str] | None = None
@@ -79,6 +82,21 @@ class AdmissionTicket:
         self.expired = False
         # Sequences in all, 0 until the first of them goes to the engine.
         self.size = 0
+        self.span = span
+
+    def settle(self) -> None:
+        """It is let in for good, or over."""
+        self.refusable = False
+        if self.span is not None:
+            self.span.end()
+            self.span = None
+
+    def refuse(self, retry_after: int, status: int, reason: AdmissionReason) -> None:
+        """It is answered with this status. `retry_after`: seconds."""
+        self.refusable, self.retry_after, self.status = False, retry_after, status
+        if self.span is not None:
+            self.span.refused(status, retry_after, reason)
+            self.span = None
 
 
 _ticket: ContextVar[AdmissionTicket | None] = ContextVar("flyball_ticket", default=None)
@@ -112,16 +130,16 @@ class RequestGate:
         """Where to look from now on how much of a prompt is cached: asked at each prompt, cores come and go."""
         self._prefixes = prefixes
 
-    def opened(self, of_class: str = DEFAULT_CLASS) -> AdmissionTicket:
+    def opened(self, of_class: str = DEFAULT_CLASS, headers: Iterable[tuple[bytes, bytes]] = ()) -> AdmissionTicket:
         """An HTTP request for tokens begins; to be closed by `closed`, in the same task."""
-        ticket = AdmissionTicket(next(self._numbers), of_class)
+        ticket = AdmissionTicket(next(self._numbers), of_class, tracing.begin(headers))
         _ticket.set(ticket)
         return ticket
 
     def closed(self, ticket: AdmissionTicket) -> None:
         """The exchange is over."""
         _ticket.set(None)
-        ticket.refusable = False
+        ticket.settle()
 
     async def look(self, engine_input: Any) -> tuple[int, ...] | None:
         """Tokens of a prompt that each core holds; None if nobody needs to know, or that cannot be told."""
@@ -131,7 +149,7 @@ class RequestGate:
         try:
             return await prefixes.cached(engine_input, ticket.adapter)
         except Exception:  # noqa: BLE001 – the gate can do without
-            _log.debug("Flyball: a prompt could not be looked up", exc_info=True)
+            _log.debug(EngineLogEvent.PROMPT_NOT_LOOKED_UP, "it is taken for cold", exc_info=True)
             return None
 
     def ask(self, engine_input: Any, cached: tuple[int, ...] | None = None) -> None:
@@ -145,11 +163,16 @@ class RequestGate:
         try:
             verdict = self._decide(ticket, Arrival(_length(engine_input), cached, ticket.of_class, ticket.named))
         except Exception:  # noqa: BLE001 – a fault of ours must not turn a request away
-            _log.debug("Flyball: the gate failed", exc_info=True)
+            _log.debug(EngineLogEvent.GATE_FAILED, "the request is let in", exc_info=True)
             return
-        if verdict is not None and not verdict.admitted:
-            ticket.retry_after, ticket.status = verdict.retry_after(self._chance()), verdict.status
-            raise refusal(verdict, ticket.retry_after)
+        if verdict is None:
+            return
+        if not verdict.admitted:
+            seconds = verdict.retry_after(self._chance())
+            ticket.refuse(seconds, verdict.status, verdict.reason)
+            raise refusal(verdict, seconds)
+        if not ticket.refusable:
+            ticket.settle()
 
     def name_adapter(self, adapter: Any) -> None:
         """The request at hand is for this LoRA adapter, None for the model itself."""
@@ -173,7 +196,8 @@ class RequestGate:
         """VLLM itself refuses the request at hand: counted, and told to come back like those that the gate refuses."""
         ticket = _ticket.get()
         if ticket is not None and ticket.retry_after is None:
-            ticket.retry_after = spread(QUEUE_FULL_SECONDS, self._chance())
+            seconds = spread(QUEUE_FULL_SECONDS, self._chance())
+            ticket.refuse(seconds, ticket.status, AdmissionReason.QUEUE_FULL)
             self._gate.queue_full()
 
     def mark(self, *, siblings: int = 1) -> Mark | None:
@@ -188,7 +212,7 @@ class RequestGate:
             ticket.size = ticket.prompts * siblings
         if ticket.size > 1 and self._cores() > 1:
             # Its sequences go to several cores, and none knows whether another has begun with it.
-            ticket.refusable = False
+            ticket.settle()
             return None
         return Mark(ticket.number, ticket.size)
 
@@ -207,10 +231,10 @@ class RequestGate:
         """The core refused a request that had waited so many seconds. Told of each of its sequences, counted once."""
         if ticket.expired or not ticket.refusable:
             return
-        ticket.expired, ticket.refusable = True, False
-        ticket.status = self._gate.expired()
+        ticket.expired = True
         # Those ahead of it took longer than it waited, so it is not too long to wait as long again.
-        ticket.retry_after = retry_after(waited, self._chance())
+        seconds = retry_after(waited, self._chance())
+        ticket.refuse(seconds, self._gate.expired(), AdmissionReason.EXPIRED)
 
     def finished(self, *, prompt_tokens: int, cached_tokens: int) -> None:
         """A sequence came to its end."""
@@ -227,6 +251,8 @@ class RequestGate:
             return None
         verdict = self._gate.decide(arrival, now=self._clock())
         ticket.refusable = self.marks and verdict.refusable
+        if ticket.span is not None:
+            ticket.span.decided(arrival, verdict)
         return verdict
 
 

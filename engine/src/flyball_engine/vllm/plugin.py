@@ -18,13 +18,14 @@ import logging
 from typing import Any, Final
 
 from flyball_engine.contract import Setpoint
+from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.compat import STEP
 from flyball_engine.vllm.scheduler_adapter import UngovernableError
 from flyball_engine.vllm.state_dir import ensure_state_dir
 from flyball_engine.vllm.step_hooks import StepHooks
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 _MARK: Final = "_flyball_wrapped"
 
 
@@ -49,7 +50,7 @@ def register() -> None:
         _extend_core()
     except Exception as error:  # noqa: BLE001 – vLLM would end; plain vLLM is better than none
         _Registration.failure = f"{type(error).__name__}: {error}"
-        _log.warning("Flyball: running as plain vLLM, the plugin could not register: %s", _Registration.failure)
+        _log.warning(EngineLogEvent.NOT_GOVERNED, "the plugin could not register: %s", _Registration.failure)
 
 
 def _log_with_vllm() -> None:
@@ -78,7 +79,7 @@ def _wrap_scheduler() -> None:
         try:
             return governed_class(chosen)
         except Exception:  # noqa: BLE001 – as in `register`
-            _log.exception("Flyball: running as plain vLLM, cannot govern %r", chosen)
+            _log.exception(EngineLogEvent.NOT_GOVERNED, "cannot govern %r", chosen)
             return chosen
 
     setattr(get_scheduler_cls, _MARK, True)
@@ -157,9 +158,9 @@ def _attach(scheduler: Any) -> StepHooks | None:
     try:
         hooks = StepHooks(scheduler, folder=ensure_state_dir())
     except Exception:  # noqa: BLE001 – plain vLLM is better than none
-        _log.exception("Flyball: running as plain vLLM, the scheduler cannot be governed")
+        _log.exception(EngineLogEvent.NOT_GOVERNED, "the scheduler cannot be governed")
         return None
-    _log.info("Flyball: governing the %s of engine core %d", type(scheduler).__name__, hooks.engine)
+    _log.info(EngineLogEvent.GOVERNING, "the %s of engine core %d", type(scheduler).__name__, hooks.engine)
     return hooks
 
 

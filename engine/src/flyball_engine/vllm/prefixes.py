@@ -9,7 +9,6 @@ goes on. Those of prompts seen lately are remembered, in runs of blocks.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from typing import Any, Final
 from cachetools import LRUCache
 
 from flyball_engine.control.cached_blocks import CachedBlocksError, CachedBlocksReader, cached_blocks_of
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 #: Blocks whose hashes are remembered together: 1,024 tokens in blocks of 16. To find them takes what 8 hashes do.
 RUN: Final = 64
@@ -145,7 +145,7 @@ def open_prefixes(folder: Path, engines: Sequence[int], engine_client: Any) -> P
         caches = [CachedBlocksReader(cached_blocks_of(folder, engine)) for engine in engines]
         return Prefixes(caches, _vllm_hashing(engine_client)) if caches else None
     except (CachedBlocksError, ImportError, AttributeError, ValueError) as error:
-        _log.info("Flyball: the gate does not see what is cached: %s", error)
+        _log.info(EngineLogEvent.PREFIX_CACHE_NOT_FOLLOWED, "%s", error)
         return None
 
 

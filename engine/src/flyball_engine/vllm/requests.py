@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
@@ -26,6 +25,7 @@ from typing import Any, Final
 
 from flyball_engine.batching.outcomes import End, OpenRequest, OpenSequence, RequestLedger
 from flyball_engine.contract import DEFAULT_CLASS
+from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.compat import COUNTING
 from flyball_engine.vllm.gate import AdmissionTicket, RequestGate
@@ -33,7 +33,7 @@ from flyball_engine.vllm.refusal import is_refusal, set_class, set_mark, unmark
 from flyball_engine.vllm.routes import COHERE_PATH, GENERATING_PATHS, MESSAGES_PATH
 from flyball_engine.vllm.wrapping import original, wrap
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -133,7 +133,7 @@ class _Feed:
         if is_refusal(output):
             self._request_gate.expired(ticket, waited=now - request.arrival)
         else:
-            ticket.refusable = False
+            ticket.settle()
 
     def finished(self, state: Any, reason: Any) -> None:
         """A sequence came to its end."""
@@ -156,7 +156,7 @@ class _Feed:
 
     def failed(self, request: OpenRequest | None) -> None:
         """A fault of ours: counted, and logged where someone debugs."""
-        _log.debug("counting requests failed", exc_info=True)
+        _log.debug(EngineLogEvent.REQUESTS_NOT_COUNTED, "counting one failed", exc_info=True)
         self._ledger.lost(request)
 
 
@@ -228,7 +228,7 @@ class RequestMiddleware:
         generates = path in GENERATING_PATHS
         named = self._ledger.classifier.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
         request = self._ledger.opened(self._clock(), named or DEFAULT_CLASS)
-        ticket = self._request_gate.opened(request.of_class) if generates else None
+        ticket = self._request_gate.opened(request.of_class, scope.get("headers", ())) if generates else None
         if ticket is not None and named is None:
             ticket.by_priority = functools.partial(self._ledger.by_priority, request)
         exchange = _Exchange(receive, send, ticket, path)
@@ -242,7 +242,7 @@ class RequestMiddleware:
             try:
                 self._end(request, exchange, path)
             except Exception:  # noqa: BLE001  see the module's docstring
-                _log.debug("counting requests failed", exc_info=True)
+                _log.debug(EngineLogEvent.REQUESTS_NOT_COUNTED, "counting one failed", exc_info=True)
                 self._ledger.lost(request)
 
     def _end(self, request: OpenRequest, exchange: _Exchange, path: str) -> None:
@@ -349,7 +349,7 @@ class _Exchange:
     async def _release(self) -> None:
         """Send what was held back; from here on the request is served, however late."""
         if self._ticket is not None:
-            self._ticket.refusable = False
+            self._ticket.settle()
         held, self._held = self._held, []
         for message in held:
             await self._forward(message)

@@ -6,7 +6,6 @@ engine: a fault of ours restores the start values, stops governing, and is repor
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
@@ -21,6 +20,7 @@ from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Queue
 from flyball_engine.batching.watchdog import Stall, Watchdog
 from flyball_engine.contract import Batching, Generation, Setpoint, ShedKnob, StrategyType
 from flyball_engine.control.state_file import Slot, StateWriter
+from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.cached_blocks import cached_blocks
 from flyball_engine.vllm.containment import contained
@@ -31,7 +31,7 @@ from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 from flyball_engine.vllm.stall_watch import StallWatch
 from flyball_engine.vllm.step_composition import composition, served_prompts
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class StepHooks:
@@ -226,7 +226,7 @@ class StepHooks:
             self._admit_by(Batching())
             self._order.use(None, 0.0)
         except Exception:  # noqa: BLE001 – what failed may be what restores; the step must go on
-            _log.exception("Flyball: the start values could not be restored")
+            _log.exception(EngineLogEvent.START_VALUES_NOT_RESTORED, "the step goes on")
         self._state.publish()
 
     def _prefill_rate(self, decodes: int, *, kv_tokens: float, tokens: int) -> PrefillRate | None:
@@ -344,14 +344,14 @@ class StepHooks:
     def _stood_still(self, stall: Stall) -> None:
         """The start values hold again."""
         what = "the queue" if stall.request is None else f"request {stall.request}"
-        _log.error("Flyball: %s stood still for %.0f s; start values hold until a newer setpoint", what, stall.seconds)
+        _log.error(EngineLogEvent.WATCHDOG_TRIPPED, "%s stood still for %.0f s; start values hold", what, stall.seconds)
         self._follow_setpoint()
         # Now, not before the next step: whoever reads of the trip shall read of the start values, too.
         self._hold_limits()
 
     def _expire_if_due(self, now: float) -> None:
         if self._enforcer.expire_if_due(now):
-            _log.warning("Flyball: the setpoint expired; start values hold until the next one")
+            _log.warning(EngineLogEvent.SETPOINT_EXPIRED, "start values hold until the next one")
             self._follow_setpoint()
 
     def _follow_setpoint(self) -> None:

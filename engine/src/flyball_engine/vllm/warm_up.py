@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from flyball_engine.contract import API_PORT, HEALTH_PATH, READY_HEADER
 from flyball_engine.control.readiness import Readiness
+from flyball_engine.log_events import EngineLogEvent, EventLog
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _PATH: Final = "/v1/completions"
 #: A prompt and two tokens: a step of a prompt, and one of a decode.
@@ -92,11 +92,11 @@ class WarmUp:
         began = self._clock()
         while (failure := await self._ask(below, api_key)) is not None:
             if self._clock() - began >= GIVE_UP_SECONDS:
-                _log.warning("Flyball: the first request failed, clients are let in: %s", failure)
+                _log.warning(EngineLogEvent.WARM_UP_FAILED, "clients are let in: %s", failure)
                 break
             await asyncio.sleep(RETRY_SECONDS)
         self.readiness.answered()
-        _log.info("Flyball: the first request took %.1f s", self._clock() - began)
+        _log.info(EngineLogEvent.WARM_UP_ENDED, "after %.1f s", self._clock() - began)
 
     async def _ask(self, below: App, api_key: str | None) -> str | None:
         """Why the request should be sent again; None if it was answered, or this engine takes none of its kind."""
@@ -119,7 +119,7 @@ class WarmUp:
             return f"{type(error).__name__}: {error}"
         status = statuses[0] if statuses else 0
         if 400 <= status < 500 or status == _NOT_IMPLEMENTED:
-            _log.info("Flyball: this engine takes no completion (%d), and is not warmed up", status)
+            _log.info(EngineLogEvent.WARM_UP_SKIPPED, "this engine takes no completion (%d)", status)
             return None
         return None if 200 <= status < 300 else f"status {status}"
 

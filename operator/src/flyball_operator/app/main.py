@@ -39,6 +39,7 @@ from flyball_operator.app.settings import Settings, problems
 from flyball_operator.app.shards import Refresher, Shards, SharedFloor
 from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
 from flyball_operator.app.term import Process
+from flyball_operator.app.tracing import traced
 from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.engines.errors import EnginesError
 from flyball_operator.engines.signing_keys import SigningKeys
@@ -358,7 +359,9 @@ def main() -> int:
         return ExitCode.MISCONFIGURED
     configure_logging(settings.log_level, settings.log_format)
     collect_garbage_seldom()
-    return _outcome(lambda: asyncio.run(run(settings)))
+    endpoint = None if settings.tracing_endpoint is None else str(settings.tracing_endpoint)
+    with traced(endpoint, settings.instance):
+        return _outcome(lambda: asyncio.run(run(settings)))
 
 
 def _deepest(error: BaseException) -> BaseException:

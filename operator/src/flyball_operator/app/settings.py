@@ -86,18 +86,12 @@ class PrometheusSettings(BaseSettings):
     @field_validator("prometheus_url", mode="wrap")
     @classmethod
     def _check_url(cls, given: object, parse: Callable[[object], HttpUrl]) -> HttpUrl:
-        try:
-            value = parse(given)
-        except ValidationError:
-            raise ValueError("is no URL such as http://prometheus.monitoring:9090") from None
-        if value.username is not None or value.password is not None:
-            raise ValueError(
-                f"has a user name or password in it; accepted: {_variable('prometheus_username')} and "
-                f"{_variable('prometheus_password_file')}"
-            )
-        if value.query is not None or value.fragment is not None:
-            raise ValueError("has a query or fragment; accepted: a URL such as http://prometheus.monitoring:9090")
-        return value
+        return _plain_url(
+            given,
+            parse,
+            such_as="http://prometheus.monitoring:9090",
+            user=f"{_variable('prometheus_username')} and {_variable('prometheus_password_file')}",
+        )
 
     @field_validator(
         "prometheus_bearer_token_file", "prometheus_password_file", "prometheus_headers_file", "prometheus_ca_file"
@@ -171,6 +165,19 @@ def _variable(name: str) -> str:
     return f"{ENV_PREFIX}{name.upper()}"
 
 
+def _plain_url(given: object, parse: Callable[[object], HttpUrl], *, such_as: str, user: str = "none") -> HttpUrl:
+    """The URL, without a user, query and fragment. `user`: how else to give a user name and password."""
+    try:
+        value = parse(given)
+    except ValidationError:
+        raise ValueError(f"is no URL such as {such_as}") from None
+    if value.username is not None or value.password is not None:
+        raise ValueError(f"has a user name or password in it; accepted: {user}")
+    if value.query is not None or value.fragment is not None:
+        raise ValueError(f"has a query or fragment; accepted: a URL such as {such_as}")
+    return value
+
+
 def _check_both(value: object, other: object, name: str) -> None:
     """Raise `ValueError` if only one of two is set that belong together."""
     if value is None and other is not None:
@@ -217,6 +224,9 @@ class Settings(PrometheusSettings):
     """Replicas that there should be: each holds its share of the shards."""
     metrics_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     """Port of /metrics, /healthz and /readyz, on all addresses."""
+    tracing_endpoint: HttpUrl | None = None
+    """OpenTelemetry collector that spans of decisions are sent to, by OTLP over HTTP, such as
+    http://collector.observability:4318. Default: none."""
     tick_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5.0
     """Seconds between two looks of the tuner at the metrics."""
     resync_seconds: Annotated[float, Field(ge=5, le=3600)] = 300.0
@@ -228,6 +238,11 @@ class Settings(PrometheusSettings):
     """Least level that is logged: DEBUG, INFO, WARNING or ERROR."""
     log_format: LogFormat = LogFormat.JSON
     """`json` or `text`."""
+
+    @field_validator("tracing_endpoint", mode="wrap")
+    @classmethod
+    def _check_endpoint(cls, given: object, parse: Callable[[object], HttpUrl]) -> HttpUrl | None:
+        return None if given is None else _plain_url(given, parse, such_as="http://collector.observability:4318")
 
     @field_validator("namespaces", mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.leadership import RaisableLeadership
 from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.ports import Events, TunerStatusWriter
+from flyball_operator.tuning.tracing import DecisionTracing
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Several ticks of the usual 5 s, each of which may wait for engines and for the API server.
@@ -41,5 +42,6 @@ class Dependencies:
     grace_seconds: float = field(default_factory=lambda: TUNABLES.stale_seconds)
     late_seconds: float = LATE_SECONDS
     given: dict[str, int] = field(default_factory=dict)
+    tracing: DecisionTracing = field(default_factory=DecisionTracing)
     is_leaving: Callable[[str], bool] = lambda _: False
     is_deleted: Callable[[InferenceService], Awaitable[bool]] = _never

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -109,12 +110,13 @@ class ServiceTuner:
         if (window := self._signals.steps_read_back(observation, self._engine_pods.steps, now)) is not None:
             context.state = learn_steps(context.state, window)
         failed = await self._rollout.check_canary(now)
-        before = context.state
+        before, began = context.state, time.time_ns()
         context.state, decision = decide(before, observation, self._decided_by, now, self._pods_observed)
         if failed:
             decision = replace(decision, hold=None, trigger=failed)
-        self._reporter.decided(decision, observation)
-        await self._rollout.follow(decision, before, at_once=decision.rolled_back or bool(failed))
+        with context.dependencies.tracing.decision(self.labels, decision, began):
+            self._reporter.decided(decision, observation)
+            await self._rollout.follow(decision, before, at_once=decision.rolled_back or bool(failed))
         await self._reporter.report()
 
     def to_be_kept(self) -> bool:
@@ -139,9 +141,10 @@ class ServiceTuner:
         await self._released.release()
         await self._engine_pods.keep(context.setpoint)
         if self._rollout.behind_spec:
-            before = context.state
+            before, began = context.state, time.time_ns()
             context.state, decision = decide(before, NOT_ASKED, self._decided_by, context.dependencies.wall())
-            await self._rollout.follow(decision, before, at_once=True)
+            with context.dependencies.tracing.decision(self.labels, decision, began, of_read=False):
+                await self._rollout.follow(decision, before, at_once=True)
             await self._reporter.report()
 
     async def report_late(self) -> None:

@@ -129,8 +129,9 @@ class Tuner:
             (s.metadata.namespace, s.metadata.uid): sum(1 for pod in self._services.pods(s.metadata.uid) if pod.ready)
             for s in services
         }
-        observations = await self._reader.read(pods)
-        attainment = await self._reader.attainment()
+        with self._dependencies.tracing.read():
+            observations = await self._reader.read(pods)
+            attainment = await self._reader.attainment()
         self._metrics.prometheus_seconds.observe(self._clock() - began)
         for identity, observation in observations.items():
             tuner = self._tuners.get(identity[1])

@@ -101,9 +101,9 @@ def _engine_rows() -> list[list[str]]:
 
 
 def members(path: Path) -> dict[str, str]:
-    """The values of the only class of a file, in its order, each with the text below it, empty where there is none."""
+    """The values of the only enumeration of a file, in its order, with the text below each, empty if there is none."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    (named,) = (one for one in tree.body if isinstance(one, ast.ClassDef))
+    (named,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.bases)
     found: dict[str, str] = {}
     for one in named.body[1:]:
         match one:

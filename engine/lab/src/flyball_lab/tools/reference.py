@@ -59,6 +59,7 @@ _TYPES: Final[Mapping[Any, str]] = {
     int: "integer",
     float: "number",
     bool: "true or false",
+    HttpUrl | None: "URL",
     HttpUrl: "URL",
     Path | None: "path",
     tuple[str, ...]: "comma-separated list",

@@ -24,6 +24,7 @@ from flyball_engine.contract import (
 )
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError
+from flyball_operator.tuning import tracing
 from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
@@ -336,7 +337,8 @@ class EnginePods:
             counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
             sent = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
         self._sent = sent
-        answer = await self.client.timed(address, lambda there: self.client.write(there, sent))
+        written = self.client.timed(address, lambda there: self.client.write(there, sent))
+        answer = await tracing.push(address, sent, written)
         self._received(address.key, handle, answer)
         if handle is None:
             return
