@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 
+from flyball_engine.contract import SETPOINT_PATH
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
+from flyball_operator.api.engine_container import engine_container
+from flyball_operator.api.workload import Workload
+from flyball_operator.reconcile.plan.injection import obstacle
 from support import helm
-from support.cluster import KubectlError, Object, apply, dry_created, get, kubectl, namespace, patch
+from support.cluster import KubectlError, Object, apply, dry_created, get, items, kubectl, namespace, patch
 from support.helm import CHART
-from support.operators import RESOURCE, Audit, expect_condition, one, operator
+from support.kubelet import make_ready
+from support.operators import NOWHERE, RESOURCE, Audit, expect_condition, one, operator
+from support.others_pods import llm_inference_service, production_stack
 
 RELEASE = "flyball-inject-test"
 VALUES: Object = {
@@ -34,18 +43,70 @@ def example(name: str) -> Object:
 
 
 @pytest.fixture(scope="module")
-def injecting(crd: object) -> Iterator[str]:
-    """A namespace where the chart's policy acts, with the service of the example."""
-    with namespace("flyball-inject") as place:
-        helm.run("install", RELEASE, str(CHART), "-n", place, values=VALUES)
-        apply(example("service"), namespace=place)
-        eventually(
-            lambda: "flyball-plugin" in str(dry_created(pod(), namespace=place)),
-            expecting="the policy acts",
-            within=240,
-        )
-        yield place
+def places(crd: object) -> Iterator[tuple[str, str]]:
+    """Two namespaces where the chart's policy acts, the second for pods with any rights."""
+    with namespace("flyball-inject") as place, namespace("flyball-inject-any", restricted=False) as other:
+        watch = {"watch": {"namespaces": [place, other]}}
+        helm.run("install", RELEASE, str(CHART), "-n", place, values=VALUES | watch)
+        yield place, other
         helm.run("uninstall", RELEASE, "-n", place, "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def injecting(places: tuple[str, str]) -> str:
+    """The first, with the service of the example, which the policy knows."""
+    place, _ = places
+    apply(example("service"), namespace=place)
+    injected(pod(), place)
+    return place
+
+
+@pytest.fixture
+def anything(places: tuple[str, str]) -> str:
+    """The second, for tests with services of their own."""
+    return places[1]
+
+
+def injected(body: Object, place: str) -> Object:
+    """Wait until the policy brings the plugin into such a pod; returns it as the API server would make it."""
+
+    def found() -> Object | None:
+        made = dry_created(body, namespace=place)
+        return made if names.CONTAINER_PLUGIN in str(made) else None
+
+    return eventually(found, expecting=f"the plugin in {body['metadata']['name']}", within=240)
+
+
+def tunes(name: str, labels: Object, **workload: Any) -> Object:
+    """A service that tunes the pods with these labels."""
+    service = example("service")
+    service["metadata"]["name"] = name
+    service["spec"]["workload"] = {"selector": {"matchLabels": labels}, **workload}
+    return service
+
+
+def of(template: Object, service: str) -> Object:
+    """A pod of this template, to which its owner added the label of the service."""
+    labels = template["metadata"]["labels"] | {names.LABEL_SERVICE: service}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-others", "labels": labels}} | {
+        "spec": template["spec"]
+    }
+
+
+def container(found: Object, name: str) -> Object:
+    """A container of a pod."""
+    (one,) = (each for each in found["spec"]["containers"] if each["name"] == name)
+    return one  # type: ignore[no-any-return]
+
+
+def control_port(found: Object) -> int:
+    """The control port that the pod has, as it tells the plugin."""
+    which = engine_container(found)
+    engine = container(found, which.name)
+    told = {one["name"]: one.get("value") for one in engine["env"]}
+    assert told["FLYBALL_CONTROL_PORT"] == str(which.control_port)
+    assert told["PYTHONPATH"].split(":")[0] == "/flyball"
+    return which.control_port
 
 
 def pod(service: str = "llm", **changes: Any) -> Object:
@@ -75,6 +136,7 @@ def test_a_new_pod_that_names_the_service_gets_the_plugin_and_all_that_it_needs(
         "PYTHONPATH": "/flyball",
         "FLYBALL_SERVICE_UID": uid,
         "FLYBALL_PUBLIC_KEYS_FILE": "/flyball-keys/public-keys.pem",
+        "FLYBALL_CONTROL_PORT": "8001",
     }
     (plugin,) = found["spec"]["initContainers"]
     assert plugin["name"] == names.CONTAINER_PLUGIN
@@ -120,11 +182,113 @@ def test_other_pods_stay_as_they_are(injecting: str) -> None:
     ],
     ids=["a variable from elsewhere", "the port", "the port's name"],
 )
-def test_a_pod_that_the_plugin_would_break_stays_as_it_is(injecting: str, theirs: Object) -> None:
-    found = dry_created(pod(**theirs), namespace=injecting)
+def test_a_pod_that_the_plugin_would_break_stays_as_it_is_and_the_operator_knows_why(
+    injecting: str, theirs: Object
+) -> None:
+    body = pod(**theirs)
+    workload = Workload.model_validate(example("service")["spec"]["workload"])
+    assert obstacle(body, workload)
+    assert not obstacle(pod(), workload)
+    found = dry_created(body, namespace=injecting)
     assert "initContainers" not in found["spec"]
     (engine,) = found["spec"]["containers"]
     assert {field: engine[field] for field in theirs} == theirs
+
+
+def test_the_pods_of_an_llm_inference_service_get_the_plugin_in_their_main_container(anything: str) -> None:
+    template = llm_inference_service("qwen", sidecar_first=True)
+    apply(tunes("qwen", {"app.kubernetes.io/name": "qwen"}, container="main"), namespace=anything)
+    found = injected(of(template, "qwen"), anything)
+    assert [one["name"] for one in found["spec"]["initContainers"]] == ["flyball-plugin", "storage-initializer"]
+    assert engine_container(found).name == "main"
+    assert control_port(found) == 8001
+    theirs, engine = template["spec"]["containers"][1], container(found, "main")
+    assert engine["command"] == theirs["command"]
+    for field in ("env", "ports", "volumeMounts"):
+        kept = {one.get("name"): one for one in engine[field]}
+        assert all(kept[one.get("name")].items() >= one.items() for one in theirs[field]), field
+    # The probes speak TLS to the API's port alone.
+    assert engine["readinessProbe"]["httpGet"] == theirs["readinessProbe"]["httpGet"]
+    assert "env" not in container(found, "log-shipper")
+
+
+def test_pods_that_decode_on_8001_get_their_control_port_elsewhere(anything: str) -> None:
+    template, labels = llm_inference_service("decode", port=8001), {"app.kubernetes.io/name": "decode"}
+    body = of(template, "decode")
+    apply(tunes("decode", labels, container="main", controlPort=8101), namespace=anything)
+    found = injected(body, anything)
+    assert control_port(found) == 8101
+    inits = found["spec"]["initContainers"]
+    assert [one["name"] for one in inits] == ["flyball-plugin", "llm-d-routing-sidecar", "storage-initializer"]
+    assert inits[1]["restartPolicy"] == "Always"
+    assert inits[1]["command"] == template["spec"]["initContainers"][0]["command"]
+    # A port that only the sidecar has.
+    proxied = Workload.model_validate({"selector": {"matchLabels": labels}, "container": "main", "controlPort": 8000})
+    assert obstacle(body, proxied) == "uses port 8000 itself: choose another spec.workload.controlPort"
+    patch(RESOURCE, "decode", {"spec": {"workload": {"controlPort": 8000}}}, namespace=anything)
+    eventually(
+        lambda: "flyball-plugin" not in str(dry_created(body, namespace=anything)),
+        expecting="a pod whose sidecar has the port stays as it is",
+    )
+
+
+def test_pods_of_the_production_stack_get_the_plugin_beside_their_secrets_and_as_root(anything: str) -> None:
+    template = production_stack("qwen3")
+    apply(tunes("qwen3", {"model": "qwen3", "helm-release-name": "vllm"}), namespace=anything)
+    found = injected(of(template, "qwen3"), anything)
+    assert engine_container(found).name == "vllm"
+    assert control_port(found) == 8001
+    theirs, engine = template["spec"]["containers"][0], container(found, "vllm")
+    assert engine["securityContext"] == {"runAsNonRoot": False}
+    assert {one["name"]: one for one in engine["env"]}.items() >= {one["name"]: one for one in theirs["env"]}.items()
+    assert engine["envFrom"] == theirs["envFrom"]
+    # The image of the plugin has a user of its own; a pod that names root for all containers has it here, too.
+    (plugin,) = found["spec"]["initContainers"]
+    assert plugin["securityContext"]["runAsNonRoot"] is True
+    as_root = injected(of(production_stack("qwen3", securityContext={"runAsUser": 0}), "qwen3"), anything)
+    assert as_root["spec"]["initContainers"][0]["securityContext"]["runAsNonRoot"] is False
+
+
+def test_a_pod_of_kserve_is_counted_and_reached_at_its_control_port(anything: str, tmp_path: Path) -> None:
+    template, labels = llm_inference_service("found", port=8001), {"app.kubernetes.io/name": "found"}
+    template["metadata"]["labels"][names.LABEL_SERVICE] = "found"
+    template["spec"]["nodeSelector"] = NOWHERE
+    with heard() as (port, paths), operator(anything, tmp_path, prometheus_url="http://127.0.0.1:9"):
+        apply(tunes("found", labels, container="main", controlPort=port), namespace=anything)
+        injected(of(template, "found"), anything)
+        spec = {"selector": {"matchLabels": labels}, "template": template}
+        deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "found-kserve"}, "spec": spec}
+        apply(deployment, namespace=anything)
+        (made,) = eventually(
+            lambda: items("pods", namespace=anything, selector="app.kubernetes.io/name=found"), expecting="a pod"
+        )
+        make_ready(anything, made["metadata"]["name"], "127.0.0.1")
+        expect_condition(anything, "Ready", "True", "Serving", name="found")
+        assert one(RESOURCE, anything, "found")["status"]["readyReplicas"] == 1
+        eventually(lambda: SETPOINT_PATH in paths, expecting="the operator at the control port of the pod")
+
+
+@contextmanager
+def heard() -> Iterator[tuple[int, list[str]]]:
+    """A port of this machine, and the paths that somebody asked it for."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Tests look at what it heard."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port, paths
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_of_the_owners_objects_nothing_is_written(place: str, tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ async def test_whether_a_key_is_accepted_is_asked_without_a_setpoint() -> None:
 async def test_the_operator_rotates_its_own_key_while_setpoints_are_written_and_none_is_refused(tmp_path: Path) -> None:
     pod = TunerEnvironment().engine(uid="team")
     pod.public_keys = tmp_path / "public-keys.pem"
-    world = KeyWorld(namespaces=("team",), port=pod.port)
-    world.engines[0].ip = pod.ip
+    world = KeyWorld(namespaces=("team",))
+    world.engines[0].ip, world.engines[0].port = pod.ip, pod.port
     number, signed_with = 0, set[str]()
     async with engine_session() as session, serving(pod):
         engines = EngineClient(

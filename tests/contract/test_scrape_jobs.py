@@ -297,7 +297,7 @@ def without(job: ScrapeJob, *labels: str) -> ScrapeJob:
 
 
 LACKING: list[tuple[str, Callable[[ServedEngine], list[ScrapeJob]], str]] = [
-    ("nothing is scraped", lambda _: [], "Prometheus has no series flyball_running: no job scrapes port 8001"),
+    ("nothing is scraped", lambda _: [], "Prometheus has no series flyball_running: no job scrapes port `control`"),
     (
         "no UID",
         lambda pod: [without(annotation_job(discovered(pod)), UID_LABEL)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -40,9 +41,11 @@ def values(value_set: str) -> Object:
     return loaded
 
 
-def render(changes: Object, *, release: str = "flyball", namespace: str = "flyball-system") -> list[Object]:
-    """Everything the chart renders to with these values, without a cluster."""
-    text = run("template", release, str(CHART), "--namespace", namespace, values=changes, offline=True)
+def render(
+    changes: Object, *, release: str = "flyball", namespace: str = "flyball-system", cluster: Sequence[str] = ()
+) -> list[Object]:
+    """Everything the chart renders to with these values, without a cluster. `cluster`: flags that say what one has."""
+    text = run("template", release, str(CHART), "--namespace", namespace, *cluster, values=changes, offline=True)
     return [document for document in yaml.safe_load_all(text) if document]
 
 

@@ -78,6 +78,7 @@ class Engine:
     ready: bool = True
     file: str = ""
     ip: str = "10.0.0.1"
+    port: int = CONTROL_PORT
 
     @property
     def uid(self) -> str:
@@ -90,7 +91,7 @@ class Engine:
     def pod(self) -> EnginePod:
         return EnginePod(
             name=self.name, uid=self.uid, ip=self.ip, ready=self.ready, container_id="", restarts=0,
-            namespace=self.namespace,
+            namespace=self.namespace, control_port=self.port,
         )  # fmt: skip
 
 
@@ -106,7 +107,6 @@ class KeyWorld:
     leads: bool = True
     holds: bool = True
     """Whether the leader has the leases of the namespaces, without which it acts in none."""
-    port: int = CONTROL_PORT
     asked: Engines | None = None
     """Who asks engines in place of this world."""
 
@@ -159,7 +159,7 @@ class KeyWorld:
         self.rotation = KeyRotation(
             api,
             self.public,
-            where=KeySettings(HOME, SECRET, self.period, self.port),
+            where=KeySettings(HOME, SECRET, self.period),
             services=self,
             rotates=lambda: self.leads,
             now=lambda: self.now,

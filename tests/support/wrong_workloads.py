@@ -31,6 +31,12 @@ def _labels(id: str, labels: dict[str, Any], says: str, server: str = "") -> Wro
     )
 
 
+def _field(id: str, field: str, value: Any, good: Any, says: str, server: str = "") -> Wrong:  # noqa: A002
+    path = f"{_WORKLOAD}.{field}"
+    wrong, right = (_FOREIGN | {_WORKLOAD: _SELECTOR | {field: one}} for one in (value, good))
+    return Wrong(f"workload {field}: {id}", wrong, right, path, says, server)
+
+
 def _absent(id: str, workload: Any, path: str) -> Wrong:  # noqa: A002
     return Wrong(id, _FOREIGN | {_WORKLOAD: workload}, _FOREIGN, path, "Field required", "Required value")
 
@@ -94,6 +100,10 @@ WRONG_WORKLOADS = (
     _labels("a value that ends in a dash", {"app": "llm-"}, _VALUES),
     _labels("a set of values", {"app": "a,b"}, _VALUES),
     _labels("a value that is too long", {"app": "v" * 64}, "at most 63", "may not be more than 63"),
+    _field("in capitals", "container", "Main", "main", "must be a DNS label"),
+    _field("none", "container", "", "main", "at least 1 character", "at least 1"),
+    _field("0", "controlPort", 0, 1, "greater than or equal to 1"),
+    _field("beyond the last", "controlPort", 65_536, 65_535, "less than or equal to 65535"),
     Wrong(
         "bounds that leave no room, of a workload",
         _FOREIGN | {f"{_BOUNDS}.maxNumActiveSeqs.max": 512, f"{_BOUNDS}.maxNumScheduledTokens.max": 256},

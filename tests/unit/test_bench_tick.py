@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from flyball_engine.contract import CONTROL_PORT
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.tick import cost
@@ -49,7 +50,7 @@ def test_an_interrupt_keeps_the_ticks_that_were_measured(monkeypatch: pytest.Mon
 def test_the_fleet_is_one_that_the_operator_works_for() -> None:
     cache = Cache()
     cache.replace_services([service(number) for number in range(3)], 1)
-    know_pods(cache, 3 * PODS)
+    know_pods(cache, 3 * PODS, CONTROL_PORT)
     services = CachedServices(cache)
     assert [found.metadata.name for found in services.all()] == ["chat-0", "chat-1", "chat-2"]
     assert all(len(services.pods(found.metadata.uid)) == PODS for found in services.all())

@@ -100,6 +100,20 @@ async def test_a_pod_that_is_the_services_no_more_gets_its_start_values_back() -
 
 
 @in_virtual_time
+async def test_each_pod_is_told_at_its_own_control_port_be_it_ready_or_not_or_given_back() -> None:
+    harness = foreign("pod-1", "pod-2", "pod-3")
+    harness.engines.ports = {"pod-1": 8101, "pod-3": 9000}
+    harness.engines.starting = {"pod-3"}
+    tuner = harness.tuner()
+    for _ in range(30):
+        await harness.tick(tuner, signals(now(), waiting=0.0))
+    assert harness.held("pod-1") == harness.held("pod-2") == harness.held("pod-3")
+    without(harness, tuner, "pod-1")
+    await tuner.keep()
+    assert says_nothing(harness.held("pod-1"))
+
+
+@in_virtual_time
 async def test_one_that_comes_back_is_tuned_again() -> None:
     harness = foreign("pod-1", "pod-2")
     tuner = harness.tuner()

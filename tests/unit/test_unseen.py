@@ -31,7 +31,7 @@ def test_pods_that_answer_without_an_engine_s_family_are_scraped_at_another_port
     said = why(CHAT, [engines(field=UP), engines(uid="uid-2")])
     assert said == (
         "job `pods` scrapes pods of this service, but flyball_running is not among what it finds. "
-        "Let it scrape port 8001 (`control`) of the pods, path /metrics; see docs/scraping.md"
+        "Let it scrape port `control` (8001 by default) of the pods, path /metrics; see docs/scraping.md"
     )
 
 

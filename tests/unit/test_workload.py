@@ -8,6 +8,7 @@ import pytest
 
 from flyball_lab.harness.manifests import DROP, edited
 from flyball_operator.api import names
+from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.resources import INFERENCE_SERVICES, PODS
 from support.memory_api import Object
@@ -103,6 +104,57 @@ def test_a_pod_of_another_service_or_of_no_controller_is_named_as_that(cluster: 
     assert cluster.message("Ready").startswith("llm-1-a (of the service other), llm-1-b (made by no controller): ")
 
 
+MAIN: Object = {"name": "main", "env": [], "ports": [{"containerPort": 8000}]}
+SIDECAR: Object = {"name": "sidecar", "ports": [{"containerPort": 8101}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"containers": [{"name": "vllm"}]}, "has no container main: correct spec.workload.container"),
+        (
+            {"containers": [MAIN | {"env": [{"name": "PYTHONPATH", "valueFrom": {}}]}]},
+            "sets PYTHONPATH by valueFrom: set a value",
+        ),
+        (
+            {"containers": [SIDECAR, MAIN]},
+            "uses port 8101 itself: choose another spec.workload.controlPort",
+        ),
+        (
+            {"containers": [MAIN], "initContainers": [SIDECAR]},
+            "uses port 8101 itself: choose another spec.workload.controlPort",
+        ),
+        (
+            {"containers": [MAIN, {"name": "x", "ports": [{"name": "control", "containerPort": 1}]}]},
+            "has a port control of its own: rename it",
+        ),
+    ],
+    ids=["no such container", "a variable from elsewhere", "the port", "an init container's port", "the port's name"],
+)
+def test_a_pod_that_the_policy_leaves_as_it_is_is_named_with_why(
+    cluster: MemoryCluster, spec: Object, says: str
+) -> None:
+    cluster.change(lambda found: found["spec"]["workload"].update(container="main", controlPort=8101))
+    left = pod(cluster, "llm-1-a", labels={names.LABEL_SERVICE: "chat"})
+    cluster.api.put(PODS, left | {"spec": spec})
+    cluster.settle()
+    assert cluster.condition("Ready") == ("False", "PluginMissing")
+    assert cluster.message("Ready").startswith(f"llm-1-a ({says}): not started for this service")
+
+
+def test_a_pod_that_was_there_before_the_service_is_named_without_a_reason(cluster: MemoryCluster) -> None:
+    pod(cluster, "llm-1-a", labels={names.LABEL_SERVICE: "chat"})
+    given_back = pod(cluster, "llm-1-b", labels={names.LABEL_SERVICE: "chat"})
+    given_back["spec"]["initContainers"] = [{"name": names.CONTAINER_PLUGIN}]
+    given_back["spec"]["containers"][0]["ports"] = [{"name": "control", "containerPort": 8001}]
+    cluster.api.put(PODS, given_back)
+    pod(cluster, "llm-1-c", labels={names.LABEL_SERVICE: "chat", names.LABEL_SERVICE_UID: "gone"})
+    cluster.settle()
+    assert cluster.message("Ready").startswith(
+        "llm-1-a, llm-1-b, llm-1-c (started for an earlier service of this name): not started for this service"
+    )
+
+
 def known(cluster: MemoryCluster) -> Cache:
     """What the operator's watches show."""
     cache = Cache()
@@ -145,14 +197,26 @@ def test_an_edited_selector_lets_pods_go(cluster: MemoryCluster) -> None:
     assert tuned(cache, cluster) == []
 
 
-def test_the_engine_is_the_first_container_whatever_its_name(cluster: MemoryCluster) -> None:
+@pytest.mark.parametrize(
+    ("containers", "port"),
+    [
+        ([{"name": "vllm"}, {"name": "mesh"}], 8001),
+        ([{"name": "mesh"}, {"name": "vllm", "ports": [{"name": "control", "containerPort": 8101}]}], 8101),
+        ([{"name": "mesh", "ports": [{"name": "http", "containerPort": 80}]}, {"name": "engine"}], 8001),
+    ],
+    ids=["the first one", "that with the control port", "one that is called so"],
+)
+def test_the_container_with_the_engine_and_its_port_are_found(
+    cluster: MemoryCluster, containers: list[Object], port: int
+) -> None:
     found = pod(cluster, "chosen", of="chat")
-    found["status"] = {
-        "containerStatuses": [
-            {"name": "mesh", "containerID": "m", "restartCount": 9},
-            {"name": "vllm", "containerID": "v", "restartCount": 2},
-        ]
-    }
+    found["spec"]["containers"] = containers
+    statuses = {"mesh": ("m", 9), "vllm": ("v", 2), "engine": ("v", 2)}
+    found["status"]["containerStatuses"] = [
+        {"name": one["name"], "containerID": statuses[one["name"]][0], "restartCount": statuses[one["name"]][1]}
+        for one in containers
+    ]
     cluster.api.put(PODS, found)
-    (seen,) = known(cluster).pods_of(cluster.api.one(INFERENCE_SERVICES, "chat")["metadata"]["uid"])
-    assert (seen.container_id, seen.restarts) == ("v", 2)
+    services = CachedServices(known(cluster))
+    (seen,) = services.pods(cluster.api.one(INFERENCE_SERVICES, "chat")["metadata"]["uid"])
+    assert (seen.container_id, seen.restarts, seen.control_port) == ("v", 2, port)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
+from pydantic import Field
+
+from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.api.base import Model
 from flyball_operator.api.pod import ChosenLabels
+from flyball_operator.api.volumes import LabelName
 
 
 class WorkloadSelector(Model):
@@ -21,6 +26,12 @@ class Workload(Model):
     selector: WorkloadSelector
     """Which pods these are. Only those are tuned that have the label `serving.flyball.dev/service` with this object's
     name, too, and whose vLLM was started with Flyball's plugin for it. The condition Ready names the others."""
+
+    container: LabelName | None = None
+    """Name of the container that vLLM runs in, such as KServe's `main`. Default: the first one of the pod."""
+    control_port: Annotated[int, Field(ge=1, le=65_535)] = CONTROL_PORT
+    """Port of the plugin in new pods. Choose another one where 8001 is taken, as in KServe's pods that decode. Default:
+    8001."""
 
     @property
     def text(self) -> str:

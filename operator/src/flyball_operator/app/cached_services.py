@@ -55,4 +55,5 @@ def _engine_pod(pod: KnownPod) -> EnginePod:
         container_id=pod.container_id,
         restarts=pod.restarts,
         namespace=pod.link.namespace,
+        control_port=pod.control_port,
     )

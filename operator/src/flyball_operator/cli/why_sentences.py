@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.engine_container import engine_container
 from flyball_operator.api.objects import Object, moment
 from flyball_operator.api.v1alpha1 import (
     Condition,
@@ -266,9 +267,10 @@ def _rollout(found: Found, progressing: Condition, noted: history.History) -> It
 
 def _restarts(pod: Object) -> str:
     """How often the engine of a pod was restarted, and why last."""
+    engine = engine_container(pod).name
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         count = int(container.get("restartCount") or 0)
-        if container.get("name") == names.CONTAINER_ENGINE and count:
+        if container.get("name") == engine and count:
             ended = (container.get("lastState") or {}).get("terminated") or {}
             cause = f", last for {ended['reason']}, exit code {ended.get('exitCode')}" if ended.get("reason") else ""
             return f"The engine of pod {pod['metadata']['name']} was restarted {_times(count)}{cause}"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NoReturn
 
-from flyball_engine.contract import CONTROL_PORT
 from flyball_engine.signing import BadKeyError, Signer
 from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object, unless_changed
@@ -41,12 +40,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KeySettings:
-    """Where the key is kept, and at which age it is replaced; zero is never. `port`: the engines' control port."""
+    """Where the key is kept, and at which age it is replaced; zero is never."""
 
     namespace: str
     secret: str
     period: timedelta
-    port: int = CONTROL_PORT
 
 
 class KeyRotation:
@@ -248,7 +246,7 @@ class KeyRotation:
         for service in self._services.all():
             for pod in self._services.pods(service.metadata.uid):
                 if pod.ready and pod.ip is not None:
-                    address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip, port=self._where.port)
+                    address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip, port=pod.control_port)
                     yield service.metadata.uid, address
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
+from flyball_operator.api.engine_container import engine_container
 from flyball_operator.api.membership import Link, Owner, link, owner_of, tuned_by
 from flyball_operator.api.objects import Object, version_of
 from flyball_operator.api.parse import NoObjectError
@@ -35,6 +36,7 @@ class KnownPod:
     leaving: bool
     container_id: str
     restarts: int
+    control_port: int
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -54,8 +56,9 @@ def read_pod(found: Object) -> KnownPod | None:
     labels = metadata.get("labels") or {}
     foreign = labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY
     status = found.get("status") or {}
-    containers = {one.get("name"): one for one in status.get("containerStatuses") or ()}
-    engine: Object = containers.get(names.CONTAINER_ENGINE) or containers.get(_first_container(found)) or {}
+    which = engine_container(found)
+    containers = status.get("containerStatuses") or ()
+    engine: Object = next((one for one in containers if one.get("name") == which.name), {})
     conditions = {item.get("type"): item.get("status") for item in status.get("conditions") or ()}
     return KnownPod(
         link=chain,
@@ -64,14 +67,9 @@ def read_pod(found: Object) -> KnownPod | None:
         leaving=bool(metadata.get("deletionTimestamp")) or status.get("phase") in ("Succeeded", "Failed"),
         container_id=engine.get("containerID") or "",
         restarts=int(engine.get("restartCount") or 0),
+        control_port=which.control_port,
         labels=labels if foreign else {},
     )
-
-
-def _first_container(pod: Object) -> str:
-    """Name of the container with the engine in a pod of others."""
-    containers = (pod.get("spec") or {}).get("containers")
-    return str(containers[0].get("name") or "") if containers else ""
 
 
 class Cache:

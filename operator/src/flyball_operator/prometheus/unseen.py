@@ -15,7 +15,7 @@ from flyball_operator.prometheus.answers import samples_of
 from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMELESS, NAMESPACE, POD, PRESENT, UID, UP
 from flyball_operator.tuning.observe.signals import Identity
 
-_PORT: Final = f"port {CONTROL_PORT} (`{PORT_CONTROL}`)"
+_PORT: Final = f"port `{PORT_CONTROL}` ({CONTROL_PORT} by default)"
 #: So many jobs or namespaces are named.
 _NAMED: Final = 5
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.leadership import RaisableLeadership
@@ -40,7 +39,6 @@ class Dependencies:
     metrics: TunerMetrics
     wall: Callable[[], float]
     clock: Callable[[], float]
-    control_port: int = CONTROL_PORT
     grace_seconds: float = field(default_factory=lambda: TUNABLES.stale_seconds)
     late_seconds: float = LATE_SECONDS
     given: dict[str, int] = field(default_factory=dict)

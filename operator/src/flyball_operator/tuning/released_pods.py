@@ -71,7 +71,7 @@ class ReleasedPods:
     async def _write(self, uid: str, setpoint: Setpoint) -> None:
         pod, tries = self._left[uid]
         client = self._context.dependencies.client
-        address = Address(key=uid, tenant=pod.namespace, ip=pod.ip or "", port=self._context.dependencies.control_port)
+        address = Address(key=uid, tenant=pod.namespace, ip=pod.ip or "", port=pod.control_port)
         answer = await client.timed(address, lambda there: client.write(there, setpoint))
         if isinstance(answer, Acknowledged) or tries == 1:
             self._left.pop(uid, None)

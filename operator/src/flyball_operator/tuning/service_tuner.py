@@ -51,10 +51,10 @@ class ServiceTuner:
             clock, dependencies.grace_seconds, seen=events.status(ConditionType.METRICS_AVAILABLE) == "True"
         )
         callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
-        self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
+        self._engine_pods = EnginePods(client, clock, *callbacks, context.bounds)
         self._engine_pods.known.foreign = service.spec.workload is not None
         self._released = ReleasedPods(context)
-        self._starting = StartingPods(client, clock, dependencies.control_port, self._engine_pods.known)
+        self._starting = StartingPods(client, clock, self._engine_pods.known)
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None

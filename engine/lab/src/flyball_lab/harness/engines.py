@@ -232,6 +232,7 @@ class ServedEngine:
             container_id=f"containerd://{self.uid}-{self.restarts}",
             restarts=self.restarts,
             namespace="team",
+            control_port=self.port,
         )
 
     @property

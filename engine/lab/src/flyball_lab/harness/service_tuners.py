@@ -12,6 +12,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from flyball_engine.contract import (
+    CONTROL_PORT,
     AnyKnob,
     BatchingKnob,
     Ceilings,
@@ -83,11 +84,10 @@ class Engines:
         self.running = 0
         self.broken = False
         #: Pods where requests wait beside one that runs, with slots free; and those of them that make no step.
-        self.stuck: set[str] = set()
-        self.frozen: set[str] = set()
+        self.stuck, self.frozen = set[str](), set[str]()
         #: Pods that are not Ready, and those of them that have no control port yet.
-        self.starting: set[str] = set()
-        self.loading: set[str] = set()
+        self.starting, self.loading = set[str](), set[str]()
+        self.ports: dict[str, int] = {}  # control ports that are not the usual one, by pod
         #: Pods that make steps.
         self.working: set[str] = set()
         self._steps = 0
@@ -162,7 +162,7 @@ class Engines:
         return (await self.read(address)).without_steps()
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
-        if address.key in self.loading:
+        if address.key in self.loading or address.port != self.ports.get(address.key, CONTROL_PORT):
             raise UnreachableError("connection refused")
         try:
             judge(
@@ -303,6 +303,7 @@ class Harness:
                 container_id="c",
                 restarts=self.engines.restarts[uid],
                 namespace="ns",
+                control_port=self.engines.ports.get(uid, CONTROL_PORT),
             )
             for number, uid in enumerate(self.engines.held, 1)
         ]

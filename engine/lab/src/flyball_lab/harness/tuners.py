@@ -206,7 +206,7 @@ async def thinking(
     registry = CollectorRegistry()
     async with engine_session() as session:
         client = EngineClient(session, lambda: [Signer(world.key)], may_act=world.may_act, wall=time.time, clock=clock)
-        dependencies = Dependencies(client, world, world, world, metrics(registry), wall, clock, world.port, grace)
+        dependencies = Dependencies(client, world, world, world, metrics(registry), wall, clock, grace)
         tuner = Tuner(services=world, reader=reader, dependencies=dependencies, tick_seconds=tick)
         task = asyncio.create_task(tuner.run())
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.api import names
+from flyball_operator.api.engine_container import engine_container
 from flyball_operator.api.objects import Object, annotation, moment
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cli.doctor.checks import known_operators, listed, log_command, unread
@@ -93,7 +93,7 @@ def network_policies(installation: Installation) -> Iterator[Finding]:
         # Without an operator or pods there is nobody to hold off.
         good += bool(looked) and not held
     if good:
-        yield ok(check, f"in {good} namespaces none blocks port {CONTROL_PORT}")
+        yield ok(check, f"in {good} namespaces none blocks the control port")
 
 
 def _held_off(installation: Installation, tenant: Tenant, operator: Operator) -> Iterator[Finding]:
@@ -102,10 +102,11 @@ def _held_off(installation: Installation, tenant: Tenant, operator: Operator) ->
         return
     for service in tenant.services:
         for pod in _pods_of(tenant, service)[:1]:
-            if found := blocking(tenant.policies, pod, CONTROL_PORT, names.PORT_CONTROL, caller):
+            port = engine_container(pod).control_port
+            if found := blocking(tenant.policies, pod, port, names.PORT_CONTROL, caller):
                 yield fail(
                     "network-policies",
-                    f"{_where(service)}: {listed(found)} lets {operator.where} not in at port {CONTROL_PORT}",
+                    f"{_where(service)}: {listed(found)} lets {operator.where} not in at port {port}",
                     f"kubectl edit networkpolicy {found[0]} -n {tenant.name}",
                 )
 

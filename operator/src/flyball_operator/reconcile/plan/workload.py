@@ -11,6 +11,7 @@ from flyball_operator.api.membership import link, tuned_by
 from flyball_operator.api.objects import Object, being_deleted, controller, name, uid
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.reconcile.plan.acceptance import Acceptance
+from flyball_operator.reconcile.plan.injection import obstacle
 from flyball_operator.reconcile.plan.pods import has, has_ended
 from flyball_operator.reconcile.plan.snapshot import Snapshot, WorkloadPods
 from flyball_operator.reconcile.plan.status import ConditionClaim, ReconcileReason, part
@@ -87,16 +88,24 @@ def _ready(snapshot: Snapshot, workload: WorkloadPods, available: ConditionClaim
 
 def _missing(snapshot: Snapshot, pods: Sequence[Object]) -> Iterator[str]:
     mine = snapshot.desire.meta.name
-    named = sorted(f"{name(pod)}{_why(pod, mine)}" for pod in pods)
+    named = sorted(f"{name(pod)}{_why(pod, snapshot)}" for pod in pods)
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     yield f"{', '.join(named[:_NAMED])}{more}: not started for this service, so not tuned."
     yield f"Set the label {names.LABEL_SERVICE}: {mine} on the pod template, and restart the pods."
     yield "If they have it, let the chart inject the plugin (inject.enabled), or see docs/existing-engines.md"
 
 
-def _why(pod: Object, mine: str) -> str:
+def _why(pod: Object, snapshot: Snapshot) -> str:
     """What is special about a pod that the service does not tune."""
+    meta, service, labels = snapshot.desire.meta, snapshot.desire.service, labels_of(pod)
+    of, started_for = labels.get(names.LABEL_SERVICE), labels.get(names.LABEL_SERVICE_UID)
+    found = ""
     if controller(pod) is None:
-        return " (made by no controller)"
-    other = labels_of(pod).get(names.LABEL_SERVICE, mine)
-    return f" (of the service {other})" if other != mine else ""
+        found = "made by no controller"
+    elif of is not None and of != meta.name:
+        found = f"of the service {of}"
+    elif of is not None and started_for is not None:
+        found = "started for an earlier service of this name"
+    elif of is not None and service is not None and service.spec.workload is not None:
+        found = obstacle(pod, service.spec.workload)
+    return f" ({found})" if found else ""

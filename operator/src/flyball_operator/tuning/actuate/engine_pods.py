@@ -66,7 +66,6 @@ class EnginePods:
     on_applied: Callable[[Acknowledged], None]
     on_failed: Callable[[EngineError], None]
     on_tripped: Callable[[str], None]
-    port: int
     reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
@@ -310,7 +309,8 @@ class EnginePods:
         for uid in uids:
             pod = self._ready[uid]
             if pod.ip is not None and uid not in self._exchanges:
-                exchange = asyncio.create_task(send(Address(key=uid, tenant=pod.namespace, ip=pod.ip, port=self.port)))
+                address = Address(key=uid, tenant=pod.namespace, ip=pod.ip, port=pod.control_port)
+                exchange = asyncio.create_task(send(address))
                 self._exchanges[uid] = exchange
                 exchange.add_done_callback(lambda _, uid=uid: self._exchanges.pop(uid, None))  # type: ignore[misc]
                 new.append(exchange)
@@ -377,7 +377,10 @@ def _start(uid: str, handle: EngineHandle) -> str:
     return f"{uid}/{handle.container}"
 
 
-_NO_PLUGIN: Final = "if its log says nothing of Flyball, install the plugin and restart the pod"
+_NO_PLUGIN: Final = (
+    "if its log says nothing of Flyball, install the plugin and restart the pod; if it says that the control port could"
+    " not start, choose another spec.workload.controlPort"
+)
 #: So many pods are named in one sentence.
 _NAMED: Final = 3
 _GRAVITY: Final = (

@@ -28,10 +28,9 @@ _LACKS: Final = frozenset({Refusal.UNSUPPORTED, Refusal.INVALID})
 class StartingPods:
     """Of one service. `clock` is monotonic, in seconds. `known` is told what engines lack."""
 
-    def __init__(self, client: EngineClient, clock: Callable[[], float], port: int, known: KnownEngines) -> None:
+    def __init__(self, client: EngineClient, clock: Callable[[], float], known: KnownEngines) -> None:
         self._client = client
         self._clock = clock
-        self._port = port
         self._known = known
         self._pods: dict[str, EnginePod] = {}
         self._handles: dict[str, EngineHandle] = {}
@@ -64,7 +63,7 @@ class StartingPods:
                 self._writes[uid] = asyncio.create_task(self._write(self._pods[uid], self._handles[uid], setpoint))
 
     async def _write(self, pod: EnginePod, handle: EngineHandle, setpoint: Setpoint) -> None:
-        address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip or "", port=self._port)
+        address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip or "", port=pod.control_port)
         handle.retry_at = self._clock() + AGAIN_SECONDS
         answer = await self._client.timed(address, lambda there: self._client.write(there, setpoint))
         if isinstance(answer, Acknowledged):

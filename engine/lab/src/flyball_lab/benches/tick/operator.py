@@ -86,10 +86,11 @@ def service(number: int) -> dict[str, Any]:
     }
 
 
-def pod(number: int) -> dict[str, Any]:
-    """A Ready pod, as the API server shows it."""
+def pod(number: int, port: int) -> dict[str, Any]:
+    """A Ready pod with that control port, as the API server shows it."""
     owner = number // PODS
     engine = {"name": names.CONTAINER_ENGINE, "containerID": f"containerd://{number}", "restartCount": 0}
+    control = {"name": names.PORT_CONTROL, "containerPort": port, "protocol": "TCP"}
     return {
         "metadata": {
             "name": f"chat-{owner}-{number % PODS}",
@@ -99,6 +100,7 @@ def pod(number: int) -> dict[str, Any]:
             "labels": {names.LABEL_SERVICE_UID: uid_of(owner), names.LABEL_SERVICE: f"chat-{owner}"},
             "ownerReferences": [{"uid": f"replicas-{owner}", "controller": True}],
         },
+        "spec": {"containers": [{"name": engine["name"], "ports": [control]}]},
         "status": {
             "podIP": address_of(number),
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -107,12 +109,12 @@ def pod(number: int) -> dict[str, Any]:
     }
 
 
-def know_pods(cache: Cache, count: int) -> None:
+def know_pods(cache: Cache, count: int, port: int) -> None:
     """Put so many pods into the cache, and what leads from them to their services."""
     owners = range(math.ceil(count / PODS))
     cache.replace_deployments([_between(f"deployment-{owner}", owner, uid_of(owner)) for owner in owners], 1)
     cache.replace_replica_sets([_between(f"replicas-{owner}", owner, f"deployment-{owner}") for owner in owners], 1)
-    cache.replace_pods([pod(number) for number in range(count)], 1)
+    cache.replace_pods([pod(number, port) for number in range(count)], 1)
 
 
 def _between(uid: str, owner: int, controller: str) -> dict[str, Any]:
@@ -236,7 +238,7 @@ async def _work(asked: argparse.Namespace) -> None:
     cache = Cache()
     objects = {uid_of(number): service(number) for number in range(asked.services)}
     cache.replace_services(objects.values(), 1)
-    know_pods(cache, PODS * asked.services)
+    know_pods(cache, PODS * asked.services, asked.port)
     around = InMemoryCluster(cache, objects)
     client = Counting(asked.url, timeout=READ_SECONDS)
     with closing(PrometheusReader(client, timeout=READ_SECONDS)) as reader:
@@ -254,7 +256,6 @@ async def _work(asked: argparse.Namespace) -> None:
                 metrics=TunerMetrics(CollectorRegistry()),
                 wall=time.time,
                 clock=time.monotonic,
-                control_port=asked.port,
             )
             metered = Metered(reader, client, asked.prometheus, around)
             tuner = Tuner(
