@@ -108,7 +108,7 @@ PROMPT = list(range(100, 130))
 
 def expect_lost(core: Core, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody says any more what is cached, and the log says why."""
-    assert "no longer followed" in caplog.text
+    assert "PrefixCacheNotFollowed" in caplog.text
     assert not core.followed.knows
     assert looked_up(folder).cached(prompt(PROMPT), None) is None
 

@@ -176,7 +176,7 @@ def test_a_fault_of_ours_leaves_plain_scheduling(core: GovernedCore, caplog: pyt
     core.step()
     core.scheduler.kv_cache_manager = None  # type: ignore[assignment] # as if vLLM had changed under us
     core.step()
-    assert "governing ends" in caplog.text
+    assert "GoverningEnded" in caplog.text
     assert not core.report().governed
     while core.scheduler.requests:
         core.step()
@@ -196,7 +196,7 @@ def test_a_fault_in_what_restores_the_start_values_ends_no_step_either(
     core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
     while core.scheduler.requests:
         core.step()
-    assert "could not be restored" in caplog.text
+    assert "StartValuesNotRestored" in caplog.text
     assert not core.report().governed
 
 
