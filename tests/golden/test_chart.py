@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from flyball_lab.benches.tick import cost
-from flyball_lab.dashboards import files as dashboards
 from flyball_lab.repository import ROOT
 from flyball_lab.tools import generate
 from flyball_operator.api import names
@@ -46,22 +45,11 @@ def test_the_chart_renders_as_committed(value_set: str, rewrite: bool) -> None:
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"crds/{names.CRD_NAME}.yaml",
-        f"charts/flyball/templates/crd-{names.PLURAL}.yaml",
-        *(f"charts/flyball/files/dashboards/{name}.json" for name in dashboards.DASHBOARDS),
-        "docs/versions.md",
-        "docs/reference/alerts.md",
-        "docs/reference/api.md",
-        "docs/reference/cli.md",
-        "docs/reference/tunables.md",
-    ],
-)
-def test_the_generated_files_are_current(path: str, tmp_path: Path) -> None:
+def test_the_generated_files_are_current(tmp_path: Path) -> None:
     generate.main(tmp_path)
-    assert (tmp_path / path).read_text() == (ROOT / path).read_text()
+    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert Path(f"crds/{names.CRD_NAME}.yaml") in made
+    assert [str(path) for path, text in made.items() if text != (ROOT / path).read_text()] == []
 
 
 def test_ticks_are_measured_in_the_environment_of_the_chart() -> None:

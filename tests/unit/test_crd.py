@@ -8,8 +8,15 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from flyball_operator.api import crd, names
-from flyball_operator.api.crd import StructuralError, custom_resource_definition, schema, schema_hash, structural
+from flyball_operator.api import names
+from flyball_operator.api.crd import (
+    StructuralError,
+    custom_resource_definition,
+    hash_of,
+    schema,
+    schema_hash,
+    structural,
+)
 from flyball_operator.api.rules import VALIDATIONS
 
 Schema = dict[str, Any]
@@ -133,10 +140,9 @@ def _is_prose(key: str, value: object) -> bool:
     return key in ("description", "message") and isinstance(value, str)
 
 
-def test_prose_does_not_change_the_hash_and_a_limit_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, before = schema(), schema_hash()
+def test_prose_does_not_change_the_hash_and_a_limit_does() -> None:
+    ours = schema()
     assert reworded(ours) != ours
-    monkeypatch.setattr(crd, "schema", lambda: reworded(ours))
-    assert schema_hash() == before
+    assert hash_of(reworded(ours)) == schema_hash()
     ours["properties"]["spec"]["properties"]["replicas"]["maximum"] -= 1
-    assert schema_hash() != before
+    assert hash_of(reworded(ours)) != schema_hash()

@@ -11,6 +11,8 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
 from typing import Any, Final
 
 from pydantic import JsonValue
@@ -48,7 +50,12 @@ class StructuralError(ValueError):
 
 
 def schema() -> Schema:
-    """The structural schema of the whole object."""
+    """The structural schema of the whole object, for the caller to change."""
+    return deepcopy(_schema())
+
+
+@cache
+def _schema() -> Schema:
     spec = structural(InferenceServiceSpec.model_json_schema())
     status = _status()
     rules = [check.rule for check in InferenceService.checks] + list(InferenceService.transitions)
@@ -79,9 +86,15 @@ def _status() -> Schema:
     return status | {"default": {"observedGeneration": 0}}
 
 
+@cache
 def schema_hash() -> str:
     """Short hash of the schema without its prose: what the operator needs the API server to serve."""
-    text = json.dumps(_without_prose(schema()), sort_keys=True, separators=(",", ":"))
+    return hash_of(_schema())
+
+
+def hash_of(of: Schema) -> str:
+    """Short hash of a schema without its prose."""
+    text = json.dumps(_without_prose(of), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
