@@ -15,7 +15,7 @@ import pytest
 from flyball_lab.harness.manifests import good
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from flyball_operator.kube.resources import DEPLOYMENTS, JOBS, SERVICES
+from flyball_operator.kube.resources import DEPLOYMENTS, JOBS, SERVICES, VOLUME_CLAIMS
 from support import helm
 from support.cluster import KubectlError, Object, apply, kubectl, namespace
 from support.helm import CHART
@@ -96,6 +96,43 @@ def test_the_operator_may_write_objects_of_services_alone(installed: str, owned:
         expect(lambda bare=bare: create(bare, installed, account), "app.kubernetes.io/managed-by: flyball")  # type: ignore[misc]
         assert "created" in create(body, installed, account)
         assert "created" in create(theirs, installed), "the policy is the operator's alone"
+
+
+@pytest.fixture(scope="module")
+def volume_claim() -> Object:
+    """A claim as the operator makes it: one that is kept, without an owner."""
+    world = MemoryCluster()
+    world.apply(service(spec__model={"uri": "hf://org/m", "cache": {"claim": {"size": "1Gi"}}}))
+    (body,) = world.api.find(VOLUME_CLAIMS)
+    metadata = {field: body["metadata"][field] for field in ("name", "labels")}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": body["spec"]}
+
+
+WRONG_CLAIMS: list[tuple[Callable[[Object], Any], str]] = [
+    (lambda found: found["metadata"].update(name="data"), "labelled and named for the model of a service"),
+    (lambda found: found["metadata"].update(labels={"team": "a"}), "labelled and named for the model of a service"),
+    (lambda found: found["spec"].update(volumeName="of-others"), "no volume, selector or source"),
+    (lambda found: found["spec"].update(selector={"matchLabels": {"a": "b"}}), "no volume, selector or source"),
+]
+
+
+def test_the_operator_may_write_claims_for_models_alone(installed: str, volume_claim: Object) -> None:
+    account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
+    for change, says in WRONG_CLAIMS:
+        wrong = changed(volume_claim, change)
+        expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
+        assert "created" in create(wrong, installed), "the policy is the operator's alone"
+    assert "created" in create(volume_claim, installed, account)
+    theirs = changed(volume_claim, lambda found: found["metadata"].update(labels={"team": "a"}))
+    kubectl("create", "-n", installed, "-f", "-", stdin=json.dumps(theirs))
+    try:
+        taken = json.dumps({"metadata": {"labels": volume_claim["metadata"]["labels"]}})
+        with pytest.raises(KubectlError, match="that it made for the model of a service"):
+            kubectl(
+                "patch", "pvc", "chat-model", "-n", installed, "--type=merge", "-p", taken, "--dry-run=server", account
+            )
+    finally:
+        kubectl("delete", "pvc", "chat-model", "-n", installed)
 
 
 def config_map(name: str, **labels: str) -> Object:
@@ -179,6 +216,8 @@ def test_services_may_use_what_is_listed_alone(installed: str) -> None:
         # Of an exempt group, and named, because the local administrator need not be of it.
         exempt = ("--as=admin", "--as-group=system:masters")
         assert "created" in create(body, installed, *exempt)
+    made = good(spec__engine__image=ALLOWED, spec__model={"uri": "hf://org/m", "cache": {"claim": {"size": "1Gi"}}})
+    assert "created" in create(made, installed, user)
     allowed = good(
         spec__engine__image=ALLOWED,
         spec__model__uri="pvc://weights/model",

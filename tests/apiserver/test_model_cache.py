@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +90,98 @@ def test_pods_are_made_once_the_model_is_there_and_again_for_another_revision(pl
     kubectl("delete", RESOURCE, "chat", "-n", place)
     eventually(lambda: not items("jobs", namespace=place), expecting="the Job to go with the service")
     assert get("persistentvolumeclaim", "models", namespace=place) is not None
+
+
+@pytest.fixture
+def storage_class() -> Iterator[str]:
+    """A StorageClass of which nothing provisions volumes, and whose volumes may not grow."""
+    name = f"model-{uuid.uuid4().hex[:6]}"
+    body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
+    kubectl("create", "-f", "-", stdin=json.dumps(body | {"provisioner": "flyball.test/none"}))
+    yield name
+    kubectl("delete", "storageclass", name)
+
+
+@pytest.fixture
+def make_volume(place: str, storage_class: str) -> Iterator[Callable[[], object]]:
+    """Makes a volume of the class, for the claim `chat-model` alone."""
+    name = storage_class
+    anywhere = {"key": "kubernetes.io/os", "operator": "Exists"}
+    spec = {
+        "storageClassName": storage_class,
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "claimRef": {"namespace": place, "name": "chat-model"},
+        "local": {"path": f"/{name}"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [anywhere]}]}},
+    }
+    body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+    try:
+        yield lambda: kubectl("create", "-f", "-", stdin=json.dumps(body))
+    finally:
+        kubectl("delete", "persistentvolume", name, "--ignore-not-found", "--wait=false")
+
+
+def with_claim(**claim: Any) -> Object:
+    model = {"uri": "hf://org/m", "cache": {"claim": {"size": "1Gi", **claim}}}
+    return idle_service(spec__model=model, spec__replicas=1)
+
+
+def ask(place: str, **claim: Any) -> None:
+    """Edit the claim that is asked for."""
+    patch(RESOURCE, "chat", {"spec": {"model": {"cache": {"claim": claim}}}}, namespace=place)
+
+
+def test_a_claim_is_made_for_the_service_and_becomes_what_the_spec_says(
+    place: str, storage_class: str, make_volume: Callable[[], object]
+) -> None:
+    apply(CLAIM | {"metadata": {"name": "chat-model"}}, namespace=place)
+    apply(with_claim(storageClassName="no-such-class"), namespace=place)
+    expect_condition(place, "Stalled", "True", "ClaimConflict")
+    kubectl("delete", "pvc", "chat-model", "-n", place)
+    ask(place, size="1024Mi")
+    message = expect_condition(place, "ModelReady", "False", "StorageClassNotFound")
+    assert '"no-such-class" not found' in message
+    ask(place, storageClassName=storage_class)
+    message = expect_condition(place, "ModelReady", "False", "ClaimDiffers")
+    assert "accepted: no-such-class" in message
+    before = job(place)
+    kubectl("delete", "pvc", "chat-model", "-n", place)
+    # Not before: it would become the earlier claim's, whatever its class.
+    make_volume()
+    play_download(place, job(place, besides=before), code=0, message="downloaded org/m: 2 files, 9 bytes")
+    expect_condition(place, "ModelReady", "True", "Downloaded")
+    made(place)
+
+    def bound() -> Object | None:
+        (found,) = items("persistentvolumeclaims", namespace=place)
+        return found if found["status"]["phase"] == "Bound" else None
+
+    claim: Object = eventually(bound, expecting="the claim to get the volume")
+    assert "ownerReferences" not in claim["metadata"]
+
+    ask(place, size="2Gi")
+    assert "resize" in expect_condition(place, "ModelReady", "False", "ClaimRefused")
+    assert condition(place, "Accepted")[0] == "True"
+    kubectl("patch", "storageclass", storage_class, "--type=merge", "-p", '{"allowVolumeExpansion": true}')
+    # An edit, so that it is not waited for until it is asked for again.
+    ask(place, size="2048Mi")
+    expect_condition(place, "ModelReady", "True", "Downloaded")
+    assert one("persistentvolumeclaim", place, "chat-model")["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    ask(place, size="1Gi", accessModes=["ReadWriteOnce"])
+    assert "accepted: [ReadWriteMany]" in expect_condition(place, "ModelReady", "False", "ClaimDiffers")
+
+    kubectl("delete", RESOURCE, "chat", "-n", place)
+    eventually(lambda: not items("jobs", namespace=place), expecting="the Job to go with the service")
+    apply(with_claim(deletion="Delete"), namespace=place)
+
+    def owned() -> bool:
+        (found,) = items("persistentvolumeclaims", namespace=place)
+        assert found["metadata"]["uid"] == claim["metadata"]["uid"]
+        return bool(found["metadata"].get("ownerReferences"))
+
+    eventually(owned, expecting="the claim that was kept to be the service's")
+    kubectl("delete", RESOURCE, "chat", "-n", place)
+    gone = "the claim to go with the service"
+    eventually(lambda: not items("persistentvolumeclaims", namespace=place), expecting=gone)

@@ -312,7 +312,7 @@ def policies_of(rendered: list[Object]) -> dict[str, Object]:
 
 def test_admission_policies_are_made_only_where_asked() -> None:
     assert policies({}) == {}
-    of_the_operator = {f"flyball-system-flyball-{what}" for what in ("keys", "owned", "pods")}
+    of_the_operator = {f"flyball-system-flyball-{what}" for what in ("claims", "keys", "owned", "pods")}
     assert set(policies({"operator": True})) == of_the_operator
     of_services = {f"flyball-system-flyball-{what}" for what in ("allowed", "status")}
     assert set(policies({"inferenceServices": {"enabled": True}})) == of_services
@@ -346,10 +346,11 @@ def test_operators_of_other_releases_may_write_a_status_where_they_are_named() -
 
 
 def test_all_that_the_operator_writes_for_a_service_is_under_its_policy() -> None:
-    spec = policies({"operator": True})["flyball-system-flyball-owned"]
+    made = policies({"operator": True})
     held = {
         (group, plural)
-        for rule in spec["matchConstraints"]["resourceRules"]
+        for what in ("claims", "owned")
+        for rule in made[f"flyball-system-flyball-{what}"]["matchConstraints"]["resourceRules"]
         for group in rule["apiGroups"]
         for plural in rule["resources"]
     }

@@ -52,6 +52,9 @@ def left(world: MemoryCluster) -> dict[str, Any]:
             if kind is Kind.JOB:
                 # What is done stays as it was done, whatever image is asked for later.
                 found[f"Job {item['metadata']['name']}"] = item["status"]["conditions"]
+            elif kind is Kind.VOLUME_CLAIM and not _is_used(world, item):
+                # One that an earlier spec asked for stays.
+                continue
             elif kind is not Kind.REVISION or _is_asked_for(world, item):
                 body = {field: value for field, value in item.items() if field not in ("status", "revision")}
                 found |= {f"{kind.value} {path}": value for path, value in leaves(body) if not _of_the_way(path)}
@@ -64,6 +67,12 @@ def _is_asked_for(world: MemoryCluster, revision: Object) -> bool:
     asked: str = world.api.one(DEPLOYMENTS, "chat")["metadata"]["annotations"][names.ANNOTATION_ASKED]
     annotations: Object = revision["metadata"]["annotations"]
     return bool(annotations[names.ANNOTATION_SPEC_HASH] == asked.partition(" ")[0])
+
+
+def _is_used(world: MemoryCluster, claim: Object) -> bool:
+    volumes = world.template()["spec"]["volumes"]
+    used = {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
+    return claim["metadata"]["name"] in used
 
 
 def _of_the_way(path: Path) -> bool:

@@ -135,6 +135,17 @@ def serve_under_a_policy(world: MemoryCluster) -> None:
     assert world.condition("Accepted") == ("True", "Accepted")
 
 
+def download_to_claims_that_are_made(world: MemoryCluster) -> None:
+    def cache(claim: Object) -> Object:
+        return {"uri": "hf://org/m", "cache": {"claim": claim}}
+
+    world.apply(service(spec__model=cache({"size": "1Gi", "deletion": "Delete"})))
+    world.change(edit("spec.model", cache({"size": "2Gi"})))
+    world.delete()
+    world.apply(service(spec__model=cache({"size": "2Gi", "deletion": "Delete"})))
+    assert world.condition("ModelReady") == ("True", "Downloaded")
+
+
 SCENARIOS = (
     create,
     change_everything,
@@ -151,6 +162,7 @@ SCENARIOS = (
     stop_governing_and_go_on,
     lose_a_template_twice,
     serve_under_a_policy,
+    download_to_claims_that_are_made,
 )
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball_operator.api import names
-from flyball_operator.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from flyball_operator.kube.resources import DEPLOYMENTS, Resource
+from flyball_operator.kube.errors import AlreadyExistsError, ConflictError, InvalidObjectError, NotFoundError
+from flyball_operator.kube.resources import DEPLOYMENTS, VOLUME_CLAIMS, Resource
 
 Object = dict[str, Any]
 #: A leaf of an object, as the keys on the way to it; `(field, key)` steps into an item of a keyed list.
@@ -280,6 +280,8 @@ class MemoryApi:
         found |= {path: _normal(path, value) for path, value in leaves(body) if path in paths}
         overruled = {path for path in paths if before.get(path) != found[path]}
         stored = grown(found)
+        if resource is VOLUME_CLAIMS and _fixed(stored) != _fixed(live):
+            raise InvalidObjectError("spec is immutable after creation except resources.requests")
         managed = [item for item in entries if item is not mine and not overruled.intersection(item["paths"])]
         entry = {"manager": names.MANAGER_RECONCILER, "operation": "Apply", "paths": paths}
         stored["metadata"]["managedFields"] = [*managed, entry]
@@ -354,6 +356,11 @@ def _owned_paths(body: Object) -> list[Path]:
         for path, _ in leaves(body)
         if path[0] not in skipped and not (path[0] == "metadata" and path[1] in {*_IDENTITY, "name", "namespace"})
     ]
+
+
+def _fixed(claim: Object) -> Object:
+    """What of a claim's spec nobody can change."""
+    return {field: value for field, value in claim["spec"].items() if field != "resources"}
 
 
 def _without_status(found: Object) -> Object:

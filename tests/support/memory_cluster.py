@@ -25,6 +25,7 @@ from flyball_operator.kube.resources import (
     PODS,
     REPLICA_SETS,
     SERVICES,
+    VOLUME_CLAIMS,
 )
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
@@ -69,6 +70,7 @@ class MemoryCluster:
     `held`: status of a pod of each template that is rolled out, which does not become Ready for it; None holds none.
     `ready_beside`: pods of that template that do. `node`: where it is, made when it was put there; empty for nowhere.
     `download`: status of the pod of a Job and of the Job, which has completed where there is none.
+    `volume`: status of claims, each of which has a volume as large as it asks for where there is none.
     `one_device`: pods have a device each, and there is one. `no_device`: what the scheduler says of a second.
     """
 
@@ -84,6 +86,7 @@ class MemoryCluster:
         self.node = ""
         self.one_device = False
         self.download: tuple[Object, Object] | None = None
+        self.volume: Object | None = None
         self.no_device = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         self._unscheduled: dict[str, Object] = {}
         self._served: set[str] = set()
@@ -166,7 +169,11 @@ class MemoryCluster:
         return {key: found["metadata"]["resourceVersion"] for key, found in watched.items()}
 
     def controllers(self) -> None:
-        """Deployments and Jobs get pods, Services get endpoints, and what failed says so."""
+        """Claims get volumes, Deployments and Jobs pods, Services endpoints, and what failed says so."""
+        for claim in self.api.find(VOLUME_CLAIMS):
+            status = self.volume or {"phase": "Bound", "capacity": claim["spec"]["resources"]["requests"]}
+            if claim.get("status") != status:
+                self.api.put(VOLUME_CLAIMS, {**claim, "status": status})
         for job in self.api.find(JOBS):
             self._run(job)
         for deployment in self.api.find(DEPLOYMENTS):

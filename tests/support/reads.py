@@ -28,6 +28,7 @@ _RESOURCES = (
     resources.DISRUPTION_BUDGETS,
     resources.NETWORK_POLICIES,
     resources.REVISIONS,
+    resources.VOLUME_CLAIMS,
     resources.JOBS,
     resources.REPLICA_SETS,
     resources.PODS,
@@ -39,7 +40,6 @@ _RESOURCES = (
     resources.CONFIG_MAPS,
     Resource("", "v1", "resourcequotas"),
     Resource("", "v1", "secrets"),
-    Resource("", "v1", "persistentvolumeclaims"),
 )
 _SINGULAR = {"customresourcedefinitions": "crd", "networkpolicies": "networkpolicy"}
 

@@ -43,10 +43,12 @@ def walks(draw: st.DrawFn, *, most: int, caches: bool = True) -> list[Object]:
     """At most so many specs that follow one another: some differ in all, most in one part.
 
     Engines of the image `engine:bad` do not start; those of the first and last spec do, and both say how many replicas.
-    None asks for more than three. `caches`: some download their model once, where a Job is run.
+    None asks for more than three. `caches`: some download their model once, where a Job is run. What of a claim
+    Kubernetes does not change is the same in all.
     """
     serves = {"engine": {"image": "engine:good"}, "replicas": draw(st.integers(0, 3))}
     few = specs().map(lambda spec: spec | {"replicas": spec["replicas"] % 4} if "replicas" in spec else spec)
+    few = few.map(_of_one_claim)
     if not caches:
         few = few.filter(lambda spec: "cache" not in spec["model"])
     walk = [_of_so_many(draw(few), serves)]
@@ -59,6 +61,14 @@ def walks(draw: st.DrawFn, *, most: int, caches: bool = True) -> list[Object]:
             step["engine"] = step["engine"] | {"image": "engine:bad"}
         walk.append(step if _is_valid(step) else other)
     return [*walk, _of_so_many(walk[-1], serves)]
+
+
+def _of_one_claim(spec: Object) -> Object:
+    cache = spec["model"].get("cache", {})
+    if "claim" not in cache:
+        return spec
+    deletion = {field: value for field, value in cache["claim"].items() if field == "deletion"}
+    return spec | {"model": spec["model"] | {"cache": cache | {"claim": {"size": "1Gi", **deletion}}}}
 
 
 def _of_so_many(spec: Object, serves: Object) -> Object:
@@ -105,14 +115,21 @@ def _free() -> st.SearchStrategy[Object]:
     env = st.lists(_variable(), max_size=4, unique_by=_name_of)
     args = st.lists(st.sampled_from(["--max-model-len=16384", "--seed", "7", "--dtype=auto"]), max_size=4)
     engine = {"image": st.sampled_from(["vllm/vllm-openai:v0.32.0", "r:5000/e@sha256:" + "a" * 64])}
-    cache = _some(path=st.just("llm/a"), revision=st.sampled_from(["main", "refs/pr/1"]))
+    claim = st.fixed_dictionaries(
+        {"size": st.sampled_from(["100Gi", 2**40, "1.5e12"])},
+        optional={
+            "storageClassName": st.sampled_from(["", "fast"]),
+            "accessModes": st.sampled_from([["ReadWriteMany"], ["ReadWriteOnce", "ReadWriteMany"]]),
+            "deletion": st.sampled_from(["Keep", "Delete"]),
+        },
+    )
+    volume = st.fixed_dictionaries({"claimName": st.just("models")}) | st.fixed_dictionaries({"claim": claim})
+    folder = _some(path=st.just("llm/a"), revision=st.sampled_from(["main", "refs/pr/1"]))
+    cache = st.builds(lambda found, within: found | within, volume, folder)
     served = {"servedName": st.just("org/served:1")}
     model = st.one_of(
         st.fixed_dictionaries({"uri": uri}, optional=served),
-        st.fixed_dictionaries(
-            {"uri": st.just("hf://org/m"), "cache": cache.map(lambda found: found | {"claimName": "models"})},
-            optional=served,
-        ),
+        st.fixed_dictionaries({"uri": st.just("hf://org/m"), "cache": cache}, optional=served),
     )
     return st.fixed_dictionaries(
         {

@@ -14,7 +14,7 @@ from flyball_operator.api.status import RECONCILER_CONDITIONS, TUNER_CONDITIONS,
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
-from flyball_operator.reconcile.plan.model_cache import ModelReason
+from flyball_operator.reconcile.plan.model_reasons import ModelReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.filters.filters import HoldReason

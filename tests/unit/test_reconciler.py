@@ -51,6 +51,7 @@ def test_a_service_gets_its_objects_and_serves() -> None:
         "poddisruptionbudgets": 1,
         "networkpolicies": 0,
         "controllerrevisions": 1,
+        "persistentvolumeclaims": 0,
         "jobs": 0,
     }
 

@@ -16,7 +16,7 @@ from flyball_operator.cli.why_sentences import About, why
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
-from flyball_operator.reconcile.plan.model_cache import ModelReason
+from flyball_operator.reconcile.plan.model_reasons import ModelReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.reasons import Reason

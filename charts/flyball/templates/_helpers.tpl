@@ -248,7 +248,10 @@ v1beta1
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
-# Of models that are downloaded once.
+# Of models that are downloaded once. A claim is never deleted: garbage collection follows the service, or it stays.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [list, watch, create, delete]

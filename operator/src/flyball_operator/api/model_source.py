@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
-from flyball_operator.api.base import Check, Model
+from flyball_operator.api.base import Check, Model, exactly_one
 from flyball_operator.api.containers import SecretKeyRef
+from flyball_operator.api.quantities import ReadsAsBytes
 from flyball_operator.api.rules import SEGMENT, SUBDOMAIN, Matches, ObjectName, Refuses, Rule
 
 
-class ModelCache(Model):
-    """A volume that holds the model, in a folder of its own for each model and revision. It is never deleted."""
+class AccessMode(StrEnum):
+    """Who may mount the volume: pods of all nodes, or of one."""
 
-    claim_name: ObjectName
-    """PersistentVolumeClaim of the service's namespace, such as one with ReadWriteMany. One with ReadWriteOnce serves
-    pods of one node."""
+    MANY = "ReadWriteMany"
+    ONCE = "ReadWriteOnce"
+
+
+class ClaimDeletion(StrEnum):
+    """What becomes of the claim when the service is deleted."""
+
+    KEEP = "Keep"
+    DELETE = "Delete"
+
+
+class CacheClaim(Model):
+    """A PersistentVolumeClaim to make."""
+
+    size: Annotated[int | str, ReadsAsBytes(), PlainSerializer(str)]
+    """How much it asks for, such as 100Gi. It may grow where the storage class can; a claim never shrinks."""
+    storage_class_name: (
+        Annotated[
+            str,
+            Field(max_length=253),
+            Matches(rf"({SUBDOMAIN})?", "must be the name of a StorageClass: a-z, 0-9, '-' and '.'"),
+        ]
+        | None
+    ) = None
+    """StorageClass of the volume; empty for volumes that exist already. Default: the cluster's default class."""
+    access_modes: Annotated[tuple[AccessMode, ...], Field(min_length=1, max_length=2)] = (AccessMode.MANY,)
+    """Who may mount it: `ReadWriteMany` serves pods of all nodes, `ReadWriteOnce` those of one."""
+    deletion: ClaimDeletion = ClaimDeletion.KEEP
+    """What becomes of it when the service is deleted. `Keep`: it stays, and a service that is made anew finds it.
+    `Delete`: it goes with the service."""
+
+
+class ModelCache(Model):
+    """A volume that holds the model, in a folder of its own for each model and revision."""
+
+    checks: ClassVar[tuple[Check, ...]] = (exactly_one("claimName", "claim", noun="volume"),)
+
+    claim_name: ObjectName | None = None
+    """A PersistentVolumeClaim of the service's namespace that you made. It is never changed or deleted. One with
+    ReadWriteOnce serves pods of one node."""
+    claim: CacheClaim | None = None
+    """A PersistentVolumeClaim that Flyball makes for this service, in place of `claimName`. Its name is that of the
+    service with `-model` behind it."""
     path: (
         Annotated[
             str,
@@ -96,3 +138,8 @@ class ModelSource(Model):
     cache: ModelCache | None = None
     """A volume that a Job downloads the model to, once. Pods read it there and start without a network. Default: none,
     each pod downloads the model of an `hf://` uri."""
+
+    @property
+    def claim_to_make(self) -> CacheClaim | None:
+        """What is asked for of a claim that Flyball makes; None where it makes none."""
+        return self.cache.claim if self.cache is not None else None

@@ -86,6 +86,9 @@ PUBLIC_KEYS_KEY: Final = "public-keys.pem"
 #: it is nobody's election.
 NAMESPACE_LEASE: Final = f"namespace.{GROUP}"
 
+#: Ends the name of the PersistentVolumeClaim that is made for a service's model; its beginning is the service's name.
+CLAIM_SUFFIX: Final = "-model"
+
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PLUGIN: Final = "flyball-plugin"
 CONTAINER_DOWNLOAD: Final = "download"

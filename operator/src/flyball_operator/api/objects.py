@@ -24,6 +24,7 @@ class Kind(StrEnum):
     DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
     REVISION = "ControllerRevision"
+    VOLUME_CLAIM = "PersistentVolumeClaim"
     JOB = "Job"
 
 

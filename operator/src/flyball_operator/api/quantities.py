@@ -123,6 +123,30 @@ class ReadsAsQuantity(Constraint):
 
 
 @dataclass(frozen=True)
+class ReadsAsBytes(Constraint):
+    """An int or string that Kubernetes reads as an amount of bytes, a mebibyte or more."""
+
+    MESSAGE: ClassVar = (
+        "must be a quantity of at least 1Mi, such as 100Gi:"
+        " a number without a suffix is in bytes, and m means thousandths"
+    )
+    LEAST: ClassVar = 2**20
+
+    def objection(self, value: int | str) -> str | None:
+        """The hint."""
+        amount = quantity(value) if len(str(value)) <= ReadsAsQuantity.MAX_LENGTH else None
+        return None if amount is not None and amount >= self.LEAST else self.MESSAGE
+
+    def extend(self, schema: JsonSchemaValue) -> JsonSchemaValue:
+        """Int-or-string instead of a union, with the rule."""
+        enough = f"!quantity(self).isLessThan(quantity('{self.LEAST}'))"
+        text = f"{matches('self', QUANTITY_PATTERN)} && isQuantity(self) && {enough}"
+        rule = Rule(f"type(self) == int ? self >= {self.LEAST} : {text}", self.MESSAGE)
+        beside = {key: value for key, value in schema.items() if key != "anyOf"}
+        return with_rules(beside | {"x-kubernetes-int-or-string": True, "maxLength": ReadsAsQuantity.MAX_LENGTH}, rule)
+
+
+@dataclass(frozen=True)
 class IntOrString(Constraint):
     """An int from `least` to `most`, or a string of at most `longest` characters that matches `pattern`."""
 

@@ -8,7 +8,7 @@ from typing import Final
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
-from flyball_operator.reconcile.plan.model_cache import ModelReason
+from flyball_operator.reconcile.plan.model_reasons import ModelReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
@@ -65,11 +65,17 @@ ADVICE: Final[Mapping[str, str]] = {
     ModelReason.DOWNLOAD_REFUSED: "Mend the quota, policy or right that the message names; the Job is asked for again.",
     ModelReason.CLAIM_NOT_FOUND: "Create the claim of spec.model.cache.claimName; the download waits.",
     ModelReason.CLAIM_PENDING: "See why the claim has no volume: kubectl describe pvc.",
+    ModelReason.STORAGE_CLASS_NOT_FOUND: "Correct storageClassName and delete the claim, or make the StorageClass.",
+    ModelReason.CLAIM_CONFLICT: "Name the claim in spec.model.cache.claimName, or remove it.",
+    ModelReason.CLAIM_DIFFERS: "Ask for what the message accepts, or delete the claim: another is made.",
+    ModelReason.CLAIM_REFUSED: "Mend the quota or size that the message names; the claim is asked for again.",
+    ModelReason.CLAIM_BEING_DELETED: "End the pods that use the claim; then another is made.",
+    ModelReason.CLAIM_LOST: "Delete the claim: another is made, and the model is downloaded anew.",
     ModelReason.REVISION_NOT_FOUND: "Correct spec.model.cache.revision.",
     ModelReason.MODEL_NOT_FOUND: "Correct spec.model.uri.",
     ModelReason.MODEL_ACCESS_DENIED: "Mend the Secret of spec.model.tokenSecretRef, then delete the Job.",
     ModelReason.CHECKSUM_MISMATCH: "Wait: it is tried again. If it stays, look at proxies and mirrors.",
-    ModelReason.VOLUME_FULL: "Enlarge the claim, then delete the Job.",
+    ModelReason.VOLUME_FULL: "Enlarge the claim, by spec.model.cache.claim.size or yourself, then delete the Job.",
     ModelReason.HUB_UNREACHABLE: "Wait: it is tried again. Look at HF_ENDPOINT, proxies and NetworkPolicies.",
     ModelReason.LOCK_TIMEOUT: "Wait: it is tried again. Or end the other download into the folder.",
     ModelReason.DOWNLOAD_FAILED: "Wait: it is tried again. Or mend what the message says.",

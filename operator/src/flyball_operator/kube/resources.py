@@ -45,6 +45,8 @@ DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", (*R
 #: Only where the operator is set to make them.
 NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", READ + WRITE)
 REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", (*READ, *WRITE, "delete"))
+#: That models are downloaded to. None is deleted: garbage collection follows the service, or they stay.
+VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", READ + WRITE)
 #: Of models that are downloaded once.
 JOBS: Final = Resource("batch", "v1", "jobs", ("list", "watch", "create", "delete"))
 #: Read only, for what lies between a Deployment and its pods (`api.membership`).
@@ -81,11 +83,22 @@ OWNED: Final = {
     Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
     Kind.NETWORK_POLICY: NETWORK_POLICIES,
     Kind.REVISION: REVISIONS,
+    Kind.VOLUME_CLAIM: VOLUME_CLAIMS,
     Kind.JOB: JOBS,
 }
 
 #: What of a service carries its labels, and is watched and listed by them.
-_LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, JOBS, REPLICA_SETS, PODS, ENDPOINT_SLICES)
+_LABELLED: Final = (
+    DEPLOYMENTS,
+    SERVICES,
+    DISRUPTION_BUDGETS,
+    REVISIONS,
+    VOLUME_CLAIMS,
+    JOBS,
+    REPLICA_SETS,
+    PODS,
+    ENDPOINT_SLICES,
+)
 
 #: Needed in every watched namespace, whatever the settings.
 WATCHED: Final = (

@@ -30,8 +30,8 @@ from flyball_operator.kube.resources import (
     REVISIONS,
     Resource,
 )
-from flyball_operator.reconcile.plan import workload
-from flyball_operator.reconcile.plan.event_causes import job_to_ask_about, pod_to_ask_about
+from flyball_operator.reconcile.plan import pod, workload
+from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pod_to_ask_about
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
 
@@ -68,10 +68,9 @@ class SnapshotReader:
             found = workload.choose(desire.service, await self._list(PODS, key, desire.service.spec.workload.text))
             others = Snapshot(desire, now, self._config, pods=found.tuned, workload=found, epoch=epoch)
             return Observed(raw, others)
-        kinds = self._config.named_kinds
         ours = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
-        named, revisions, replica_sets, pods, slices, (jobs, job_pods) = await asyncio.gather(
-            asyncio.gather(*(self._get(OWNED[kind], key) for kind in kinds)),
+        objects, revisions, replica_sets, pods, slices, (jobs, job_pods) = await asyncio.gather(
+            self._objects(key, desire),
             self._list(REVISIONS, key, ours),
             self._list(REPLICA_SETS, key, ours),
             self._list(PODS, key, ours),
@@ -79,13 +78,12 @@ class SnapshotReader:
             self._jobs(key, desire),
         )
         own = Owner(key.namespace, key.name, desire.meta.uid)
-        objects = {kind: found for kind, found in zip(kinds, named, strict=True) if found is not None}
         mine = members(own, pods, replica_sets, objects.get(Kind.DEPLOYMENT))
         snapshot = Snapshot(
             desire=desire,
             now=now,
             config=self._config,
-            objects={kind: _typed(found, kind) for kind, found in objects.items()},
+            objects=objects,
             revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
             pods=mine,
             jobs=jobs,
@@ -95,11 +93,22 @@ class SnapshotReader:
                 pod_to_ask_about(mine, now),
                 pod_to_ask_about(job_pods, now),
                 job_to_ask_about(jobs, job_pods, now),
+                claim_to_ask_about(objects.get(Kind.VOLUME_CLAIM), now),
             ),
             slices=tuple(slices),
             epoch=epoch,
         )
         return Observed(raw, snapshot)
+
+    async def _objects(self, key: Key, desire: Desire) -> dict[Kind, Object]:
+        """The object of the service's name of each kind, and the claim for its model where one is to be made."""
+        names_by_kind = dict.fromkeys(self._config.named_kinds, key.name)
+        service = desire.service
+        if service is not None and service.spec.model.claim_to_make is not None:
+            names_by_kind[Kind.VOLUME_CLAIM] = str(pod.claim(service))
+        gets = (self._get(OWNED[kind], Key(key.namespace, called)) for kind, called in names_by_kind.items())
+        read = zip(names_by_kind, await asyncio.gather(*gets), strict=True)
+        return {kind: _typed(found, kind) for kind, found in read if found is not None}
 
     async def _jobs(self, key: Key, desire: Desire) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
         """Jobs of a service that has a model cache, or may have had one, and pods of these Jobs. Most have none.

@@ -66,8 +66,12 @@ class _AdoptionRefusedError(Exception):
     """The API server refused this operator's template, which the service would have taken by itself; its words."""
 
 
-class _JobRefusedError(Exception):
-    """The API server refused the Job that downloads the model; its words."""
+class _ModelRefusedError(Exception):
+    """The API server refused the Job that downloads the model, or the claim for it; its words."""
+
+    def __init__(self, kind: Kind, words: str) -> None:
+        super().__init__(words)
+        self.kind = kind
 
 
 async def _held(_: str) -> bool:
@@ -190,7 +194,8 @@ class Reconciler:
         the tree.
         """
         refused: dict[Kind, DryRun] = {}
-        adoption_refused = job_refused = ""
+        adoption_refused = ""
+        model_refused: dict[Kind, str] = {}
         for _ in range(ROUNDS):
             known = self._steady.known(key)
             seen = await self._reader.read(key, now=self._now(), epoch=self._leadership.epoch)
@@ -205,7 +210,8 @@ class Reconciler:
                 dry_runs={**self._dry_runs.get(uid, {}), **refused},
                 turn=self._adoptions.turn(key, seen.snapshot.now),
                 adoption_refused=adoption_refused,
-                job_refused=job_refused,
+                job_refused=model_refused.get(Kind.JOB, ""),
+                claim_refused=model_refused.get(Kind.VOLUME_CLAIM, ""),
             )
             seen = replace(seen, snapshot=remembered)
             plan = make_plan(seen.snapshot)
@@ -231,14 +237,14 @@ class Reconciler:
                     extra=logged(LogEvent.ADOPTION_REFUSED, key.namespace, key.name),
                 )
                 adoption_refused = str(error)
-            except _JobRefusedError as error:
+            except _ModelRefusedError as error:
                 log.warning(
                     "%s: the download of the model is refused: %s",
                     key,
                     error,
                     extra=logged(LogEvent.DOWNLOAD_REFUSED, key.namespace, key.name),
                 )
-                job_refused = str(error)
+                model_refused[error.kind] = str(error)
             except (ConflictError, AlreadyExistsError, NotFoundError) as error:
                 log.info(
                     "%s: changed meanwhile, looking again: %s",
@@ -290,9 +296,9 @@ class Reconciler:
                 await carry_out(self._api, key.namespace, intent)
             except (InvalidObjectError, ForbiddenError) as error:
                 words = f"{describe(intent)}: {error}"
-                if isinstance(intent, Create) and intent.kind is Kind.JOB:
+                if intent.kind is Kind.VOLUME_CLAIM or (intent.kind is Kind.JOB and isinstance(intent, Create)):
                     # Whatever serves does so without it.
-                    raise _JobRefusedError(words) from error
+                    raise _ModelRefusedError(intent.kind, words) from error
                 if plan.adopts:
                     # What serves shall go on, and follow its spec.
                     raise _AdoptionRefusedError(words) from error

@@ -34,6 +34,7 @@ from flyball_operator.kube.resources import (
     REPLICA_SETS,
     REVISIONS,
     SERVICES,
+    VOLUME_CLAIMS,
     Resource,
     selector,
 )
@@ -45,6 +46,7 @@ _OWNED: Final = (
     DISRUPTION_BUDGETS,
     NETWORK_POLICIES,
     REVISIONS,
+    VOLUME_CLAIMS,
     JOBS,
     REPLICA_SETS,
     PODS,

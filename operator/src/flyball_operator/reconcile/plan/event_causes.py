@@ -27,6 +27,8 @@ _MOUNTED: Final = frozenset({"Pulling", "Pulled", "Failed", "BackOff", "Created"
 _MISSING: Final = re.compile(r"""(?:secret|configmap) "[^"]*" not found|non-existent|hostPath type check failed""")
 #: Event of a Job whose pod the API server refused: a quota, PodSecurity, a ServiceAccount that is missing.
 _NOT_CREATED: Final = "FailedCreate"
+#: Events of a claim that gets no volume.
+_NOT_BOUND: Final = frozenset({"ProvisioningFailed", "FailedBinding"})
 _PULL_FAILED: Final = "Failed to pull image"
 _CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 #: All that a kubelet before 1.32 says of an image between two attempts to pull it.
@@ -56,9 +58,25 @@ def job_to_ask_about(jobs: Sequence[Object], pods: Sequence[Object], now: dateti
     return next((job for job in waiting if _age(job, now) >= PATIENCE_SECONDS), None)
 
 
-def look_at_job_again(job: Object, now: datetime) -> float:
-    """Seconds after which the events of a Job without a pod are to be read, or read again."""
-    return _again(_age(job, now))
+def claim_to_ask_about(claim: Object | None, now: datetime) -> Object | None:
+    """The claim, if its events are to be read: it has had no volume for a while."""
+    waits = claim is not None and is_pending(claim) and _age(claim, now) >= PATIENCE_SECONDS
+    return claim if waits else None
+
+
+def is_pending(claim: Object) -> bool:
+    """Whether the claim has no volume yet."""
+    return not being_deleted(claim) and (claim.get("status") or {}).get("phase", "Pending") == "Pending"
+
+
+def of_claim(claim: Object, events: Sequence[Object]) -> str:
+    """Why the claim has no volume, in the words of its last event; empty where none says so."""
+    return next((_message(event) for event in reversed(of(claim, events)) if event.get("reason") in _NOT_BOUND), "")
+
+
+def look_again_at(found: Object, now: datetime) -> float:
+    """Seconds after which the events of a Job without a pod, or of a claim, are to be read, or read again."""
+    return _again(_age(found, now))
 
 
 def of_job(job: Object, events: Sequence[Object]) -> str:
@@ -95,7 +113,7 @@ def pull_error(pod: Object, events: Sequence[Object]) -> str:
 
 
 def of(found: Object, events: Sequence[Object]) -> list[Object]:
-    """Events of a pod or Job, the newest last."""
+    """Events of a pod, Job or claim, the newest last."""
     mine = (event for event in events if (event.get("involvedObject") or {}).get("uid") == found["metadata"].get("uid"))
     return sorted(mine, key=_time)
 

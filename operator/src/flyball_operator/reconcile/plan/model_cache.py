@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
 
-from flyball_engine.model_cache import PASSING, DownloadExit
+from flyball_engine.model_cache import DownloadExit
 from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object, annotation, being_deleted, controlled_by, moment, name, uid
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan import causes, event_causes, model_job
-from flyball_operator.reconcile.plan.cause import CauseReason, cause
+from flyball_operator.reconcile.plan import causes, event_causes, model_claim, model_job
+from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.intents import Create, Delete, Intent
+from flyball_operator.reconcile.plan.model_reasons import FINAL, OF_EXITS, STUCK, ModelReason, one_line
 from flyball_operator.reconcile.plan.pods import has_ended
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -28,54 +28,9 @@ RETRY_SECONDS: Final = 600.0
 #: Seconds after which a Job that the API server refused is asked for again: nobody tells when a quota has room.
 _REFUSED_SECONDS: Final = 60.0
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" not found')
+#: What a claim without a volume explains.
+_UNTIL_BOUND: Final = frozenset({ModelReason.DOWNLOAD_PENDING, ModelReason.CLAIM_PENDING})
 _UNBOUND: Final = re.compile(r"unbound immediate PersistentVolumeClaims|binding volumes|being deleted")
-
-
-class ModelReason(StrEnum):
-    """Reasons of `ModelReady`, and of `Progressing` while a rollout waits for the model."""
-
-    DOWNLOADED = "Downloaded"
-    """The volume has the model; the message has its bytes."""
-    DOWNLOADING = "Downloading"
-    """The Job downloads; the message has what an earlier attempt left."""
-    DOWNLOAD_PENDING = "DownloadPending"
-    """The Job's pod does not download yet; the message says why, once anything does."""
-    DOWNLOAD_REFUSED = "DownloadRefused"
-    """The API server refused the Job; the message is its own. It is asked for again."""
-    CLAIM_NOT_FOUND = "ClaimNotFound"
-    """There is no PersistentVolumeClaim of that name."""
-    CLAIM_PENDING = "ClaimPending"
-    """The PersistentVolumeClaim has no volume yet."""
-    REVISION_NOT_FOUND = "RevisionNotFound"
-    """The model has no such revision."""
-    MODEL_NOT_FOUND = "ModelNotFound"
-    """The hub has no such model."""
-    MODEL_ACCESS_DENIED = "ModelAccessDenied"
-    """The hub wants a token, or the token has no access."""
-    CHECKSUM_MISMATCH = "ChecksumMismatch"
-    """A file arrived with another content than the hub says. It is tried again."""
-    VOLUME_FULL = "VolumeFull"
-    """The volume has no room for the model."""
-    HUB_UNREACHABLE = "HubUnreachable"
-    """The hub does not answer. It is tried again."""
-    LOCK_TIMEOUT = "LockTimeout"
-    """Another download into the same folder did not end. It is tried again."""
-    DOWNLOAD_FAILED = "DownloadFailed"
-    """The download ended otherwise; the message has its last lines. It is tried again."""
-
-
-_REASONS: Final = {
-    DownloadExit.REVISION_MISSING: ModelReason.REVISION_NOT_FOUND,
-    DownloadExit.MODEL_MISSING: ModelReason.MODEL_NOT_FOUND,
-    DownloadExit.NO_ACCESS: ModelReason.MODEL_ACCESS_DENIED,
-    DownloadExit.CHECKSUM_WRONG: ModelReason.CHECKSUM_MISMATCH,
-    DownloadExit.DISK_FULL: ModelReason.VOLUME_FULL,
-    DownloadExit.HUB_UNREACHABLE: ModelReason.HUB_UNREACHABLE,
-    DownloadExit.NOT_LOCKED: ModelReason.LOCK_TIMEOUT,
-}
-#: What nobody but the user can mend.
-_FINAL: Final = frozenset(reason for code, reason in _REASONS.items() if code not in PASSING)
-_STUCK: Final = _FINAL | {ModelReason.DOWNLOAD_REFUSED}
 
 
 @dataclass(frozen=True)
@@ -83,12 +38,14 @@ class ModelState:
     """What has become of the model. `job`: the Job for it, None where there is none.
 
     `again`: seconds after which to look again, and at 0 the Job is made anew; None where nothing is to be tried.
+    `has_claim`: whether the claim that is made for the model can be used, so that its Job may be made.
     """
 
     reason: ModelReason
     message: str
     job: Object | None = None
     again: float | None = None
+    has_claim: bool = True
 
     @property
     def ready(self) -> bool:
@@ -98,14 +55,27 @@ class ModelState:
     @property
     def stuck(self) -> bool:
         """Whether it will not come without somebody's help."""
-        return self.reason in _STUCK
+        return self.reason in STUCK
 
 
 def state(service: InferenceService, snapshot: Snapshot) -> ModelState | None:
     """What has become of the model; None where no cache is asked for."""
     if service.spec.workload is not None or service.spec.model.cache is None:
         return None
-    wanted = model_job.job_name(service)
+    if (problem := model_claim.problem(service, snapshot)) is not None:
+        return ModelState(problem.reason, problem.message, again=problem.again, has_claim=False)
+    found = _of_job(service, snapshot)
+    if found.ready and (more := model_claim.surplus(service, snapshot)):
+        return replace(found, message=f"{found.message}; {more}")
+    pending = model_claim.pending(snapshot)
+    if found.ready or pending is None or found.reason not in _UNTIL_BOUND:
+        return found
+    found = replace(found, again=pending.again if found.again is None else found.again)
+    return replace(found, reason=pending.reason, message=pending.message) if pending.message else found
+
+
+def _of_job(service: InferenceService, snapshot: Snapshot) -> ModelState:
+    wanted = _job_name(service, snapshot)
     job = next((one for one in snapshot.jobs if name(one) == wanted), None)
     if job is None or being_deleted(job):
         return _without_job(job, snapshot)
@@ -118,7 +88,7 @@ def state(service: InferenceService, snapshot: Snapshot) -> ModelState | None:
     # The Job is told later, and never where a container that a policy added does not end.
     if (found and not found[-1].get("exitCode")) or _condition(job, "Complete") is not None:
         last = next((str(end.get("message") or "") for end in reversed(found) if not end.get("exitCode")), "")
-        return ModelState(ModelReason.DOWNLOADED, _line(last) or f"Job {wanted} has completed", job)
+        return ModelState(ModelReason.DOWNLOADED, one_line(last) or f"Job {wanted} has completed", job)
     if (failed := _condition(job, "Failed")) is not None:
         return _failed(job, failed, ended, snapshot)
     if not pods:
@@ -128,7 +98,7 @@ def state(service: InferenceService, snapshot: Snapshot) -> ModelState | None:
 
 def _without_job(leaving: Object | None, snapshot: Snapshot) -> ModelState:
     if leaving is None and snapshot.job_refused:
-        return ModelState(ModelReason.DOWNLOAD_REFUSED, _line(snapshot.job_refused), again=_REFUSED_SECONDS)
+        return ModelState(ModelReason.DOWNLOAD_REFUSED, one_line(snapshot.job_refused), again=_REFUSED_SECONDS)
     return ModelState(ModelReason.DOWNLOAD_PENDING, "a Job that downloads the model is being made", leaving)
 
 
@@ -138,8 +108,8 @@ def _advice(job: Object) -> str:
 
 
 def _failed(job: Object, failed: Object, ended: Sequence[Object], snapshot: Snapshot) -> ModelState:
-    reason, message = _why(ended) if ended else (ModelReason.DOWNLOAD_FAILED, _line(str(failed.get("message", ""))))
-    if reason in _FINAL:
+    reason, message = _why(ended) if ended else (ModelReason.DOWNLOAD_FAILED, one_line(str(failed.get("message", ""))))
+    if reason in FINAL:
         return ModelState(reason, f"{message}; {_advice(job)}", job)
     since = moment(failed.get("lastTransitionTime"))
     passed = (snapshot.now - since).total_seconds() if since is not None else 0.0
@@ -150,8 +120,8 @@ def _failed(job: Object, failed: Object, ended: Sequence[Object], snapshot: Snap
 
 def _without_pod(job: Object, snapshot: Snapshot) -> ModelState:
     why = event_causes.of_job(job, snapshot.events)
-    message = _line(f"the Job cannot make its pod: {why}") if why else "the Job has yet to make its pod"
-    return ModelState(ModelReason.DOWNLOAD_PENDING, message, job, event_causes.look_at_job_again(job, snapshot.now))
+    message = one_line(f"the Job cannot make its pod: {why}") if why else "the Job has yet to make its pod"
+    return ModelState(ModelReason.DOWNLOAD_PENDING, message, job, event_causes.look_again_at(job, snapshot.now))
 
 
 def _under_way(job: Object, pods: Sequence[Object], ended: Sequence[Object], snapshot: Snapshot) -> ModelState:
@@ -162,7 +132,7 @@ def _under_way(job: Object, pods: Sequence[Object], ended: Sequence[Object], sna
         reason, before = _why(ended)
         if not running:
             # The Job's controller has yet to say that it gives up.
-            return ModelState(reason, f"{before}; {_advice(job) if reason in _FINAL else 'it is tried again'}")
+            return ModelState(reason, f"{before}; {_advice(job) if reason in FINAL else 'it is tried again'}")
     last = (running or pods)[-1]
     found = causes.find([last], None, None, snapshot.events)
     if found is None:
@@ -187,14 +157,9 @@ def _why(ended: Sequence[Object]) -> tuple[ModelReason, str]:
     last = ended[-1]
     code = int(last.get("exitCode", 0))
     known = code in set(DownloadExit)
-    reason = _REASONS[DownloadExit(code)] if known else ModelReason.DOWNLOAD_FAILED
+    reason = OF_EXITS[DownloadExit(code)] if known else ModelReason.DOWNLOAD_FAILED
     words = str(last.get("message") or last.get("reason") or "no message")
-    return reason, _line(words if known else f"exit code {code}: {words}")
-
-
-def _line(text: str) -> str:
-    """One line of bounded length: a pod may say anything."""
-    return cause(CauseReason.CONTAINER_FAILED, "", text).message.removeprefix(": ").rstrip(".:") if text else ""
+    return reason, one_line(words if known else f"exit code {code}: {words}")
 
 
 def _ended(pod: Object) -> dict[str, Any] | None:
@@ -215,15 +180,25 @@ def _condition(job: Object, kind: str) -> Object | None:
 
 def intents(service: InferenceService, snapshot: Snapshot, found: ModelState | None) -> Iterator[Intent]:
     """Make the Job, once. Delete it to make it anew, and those that nothing asks for any more; never a volume."""
-    if found is not None:
-        body = model_job.render(service, snapshot.config)
+    if found is not None and found.has_claim:
+        body = model_job.render(service, snapshot.config, _claim_uid(snapshot))
         if found.job is None and not snapshot.job_refused:
             yield Create(Kind.JOB, body)
         elif found.job is not None and not found.ready and (found.again == 0 or _differs(found.job, body)):
             yield from _delete(found.job)
     for other in snapshot.jobs:
-        if found is None or name(other) != model_job.job_name(service):
+        if found is None or name(other) != _job_name(service, snapshot):
             yield from _delete(other)
+
+
+def _claim_uid(snapshot: Snapshot) -> str:
+    """UID of the claim that is made for the model; empty where there is none, or the user named one."""
+    found = snapshot.objects.get(Kind.VOLUME_CLAIM)
+    return uid(found) if found is not None else ""
+
+
+def _job_name(service: InferenceService, snapshot: Snapshot) -> str:
+    return model_job.job_name(service, _claim_uid(snapshot))
 
 
 def _differs(job: Object, body: Object) -> bool:

@@ -41,13 +41,17 @@ _RESOURCES: Final = {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {
 _OWN: Final = frozenset({"PYTHONPATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "USER", "HOME"})
 
 
-def job_name(service: InferenceService) -> str:
-    """Of the Job for what the spec asks for now. With the UID: an earlier service of this name may have left its."""
+def job_name(service: InferenceService, claim_uid: str = "") -> str:
+    """Of the Job for what the spec asks for now. With the UID: an earlier service of this name may have left its.
+
+    `claim_uid`: of the claim, where it is made by Flyball. What was downloaded to an earlier one is not in another.
+    """
     model, meta = service.spec.model, service.metadata
-    return f"{meta.name}-model-{digest([meta.uid, claim(model), model_path(model), model.uri])}"
+    made = [claim_uid] if claim_uid else []
+    return f"{meta.name}-model-{digest([meta.uid, claim(service), model_path(model), model.uri, *made])}"
 
 
-def render(service: InferenceService, config: Config) -> Object:
+def render(service: InferenceService, config: Config, claim_uid: str = "") -> Object:
     """The Job. Fails at once where trying again cannot help."""
     final = sorted(code.value for code in DownloadExit if code not in PASSING)
     spec = {
@@ -65,7 +69,7 @@ def render(service: InferenceService, config: Config) -> Object:
         },
         "template": {"metadata": _metadata(service), "spec": _pod(service, config)},
     }
-    body = owned(Kind.JOB, service.metadata, name=job_name(service), spec=spec)
+    body = owned(Kind.JOB, service.metadata, name=job_name(service, claim_uid), spec=spec)
     body["metadata"]["annotations"] = {names.ANNOTATION_INTENT: digest(spec)}
     return body
 
@@ -102,7 +106,7 @@ def _pod(service: InferenceService, config: Config) -> Object:
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
             {"name": "flyball", "emptyDir": {}},
-            {"name": "model", "persistentVolumeClaim": {"claimName": claim(service.spec.model)}},
+            {"name": "model", "persistentVolumeClaim": {"claimName": claim(service)}},
             *_files(service),
         ],
         # Where the engine's pods may be: a volume may be bound to the node of its first pod.

@@ -12,13 +12,14 @@ from copy import deepcopy
 from dataclasses import replace
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Kind, Object, being_deleted, digest, name, uid, unless_changed
+from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, being_deleted, digest, name, uid, unless_changed
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import (
     admission,
     deployment,
     disruption_budget,
     model_cache,
+    model_claim,
     network_policy,
     revision,
     service,
@@ -63,7 +64,8 @@ def plan(snapshot: Snapshot) -> Plan:
     futile = settling.futile(snapshot, (intent for intent in intents if intent not in unanswered))
     # What others change holds up nothing else: a roll-back, or an object to make again, is done first and told then.
     rest = tuple(intent for intent in intents if intent not in futile)
-    leaving = any(being_deleted(found) for found in snapshot.objects.values())
+    # A claim may stay for as long as a pod uses it; its watch tells when it is gone.
+    leaving = any(being_deleted(found) for kind, found in snapshot.objects.items() if kind in NAMED_KINDS)
     looks = [_LEAVING_SECONDS] if leaving else []
     times = (
         rollout.again,
@@ -114,7 +116,9 @@ def _intents(
     for other in revision.surplus(rollout.kept, {rollout.current.spec_hash, rollout.history.good}):
         if other.live is not None and not being_deleted(other.live):
             yield Delete(Kind.REVISION, name(other.live), uid(other.live))
-    # Last, so that a Job that is refused holds up nothing else.
+    # Last, so that a claim or a Job that is refused holds up nothing else.
+    if (claim := model_claim.wanted(wanted, snapshot)) is not None:
+        yield from _ensure(Kind.VOLUME_CLAIM, claim, live)
     yield from model_cache.intents(wanted, snapshot, model)
 
 

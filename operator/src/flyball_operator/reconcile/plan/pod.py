@@ -222,10 +222,11 @@ def model_path(model: ModelSource) -> str:
     return rest
 
 
-def claim(model: ModelSource) -> str | None:
+def claim(service: InferenceService) -> str | None:
     """Name of the claim that has the model; None if none has."""
+    model = service.spec.model
     if model.cache is not None:
-        return model.cache.claim_name
+        return model.cache.claim_name or f"{service.metadata.name}{names.CLAIM_SUFFIX}"
     scheme, _, rest = model.uri.partition("://")
     return rest.partition("/")[0] if scheme == "pvc" else None
 
@@ -323,7 +324,7 @@ def _volumes(service: InferenceService) -> list[Object]:
     if (tls := service.spec.engine.tls) is not None:
         items = [{"key": name, "path": name} for name in (_CERTIFICATE, _PRIVATE_KEY)]
         volumes.append({"name": "flyball-tls", "secret": {"secretName": tls.secret_name, "items": items}})
-    if (found := claim(service.spec.model)) is not None:
+    if (found := claim(service)) is not None:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": found, "readOnly": True}})
     return volumes
 
@@ -335,7 +336,7 @@ def _mounts(service: InferenceService) -> list[Object]:
         mounts.append({"name": "flyball-keys", "mountPath": _KEYS_PATH, "readOnly": True})
     if service.spec.engine.tls is not None:
         mounts.append({"name": "flyball-tls", "mountPath": _TLS_PATH, "readOnly": True})
-    if claim(service.spec.model) is not None:
+    if claim(service) is not None:
         mounts.append({"name": "model", "mountPath": MODEL_PATH, "readOnly": True})
     return mounts
 

@@ -29,6 +29,8 @@ _ROLL_RELEVANT: Final[dict[str, bool | set[str]]] = {
     "pod_template": True,
     "rollout": {"startup_timeout", "drain_timeout"},
 }
+#: Of these, what concerns no pod.
+_BESIDE_PODS: Final = {"served_model": {"cache": {"claim"}}}
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,15 @@ def spec_hash(service: InferenceService, adopted: str = "") -> str:
     so that a revision left by an earlier service of the same name is never taken for ours. `adopted` names the
     renderer's output that the service took by itself, if it did.
     """
-    spec = service.spec.model_dump(mode="json", by_alias=True, include=_ROLL_RELEVANT, exclude_defaults=True)
+    spec = service.spec.model_dump(
+        mode="json", by_alias=True, include=_ROLL_RELEVANT, exclude=_BESIDE_PODS, exclude_defaults=True
+    )
     adopt = service.metadata.annotations.get(names.ANNOTATION_ADOPT, "")
-    by_itself = {"adopted": adopted} if adopted else {}
-    return digest({"spec": _pruned(spec), "adopt": adopt, "uid": service.metadata.uid, **by_itself})
+    model = service.spec.served_model
+    beside = {"adopted": adopted} if adopted else {}
+    # Its name is fixed, and nothing else of the claim is in a pod.
+    beside |= {"claim": "made"} if model is not None and model.claim_to_make else {}
+    return digest({"spec": _pruned(spec), "adopt": adopt, "uid": service.metadata.uid, **beside})
 
 
 def _pruned(value: Any) -> Any:

@@ -81,14 +81,17 @@ class WorkloadPods:
 class Snapshot:
     """The service, everything of its name or UID, and the moment.
 
-    `objects`: the one object of the service's name per kind, its own or foreign. `revisions`: those that it controls.
+    `objects`: the one object of the service's name per kind, its own or foreign, and the claim of the name that is made
+    for its model, where it asks for one. `revisions`: those that it controls.
     `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs.
-    `events`: of the pod, the Job and the Job's pod that wait without their status saying why (`event_causes`).
+    `events`: of the pod, the Job, the Job's pod and the claim that wait without their status saying why
+    (`event_causes`).
     `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status is written.
     `status_written`: when this process last wrote the status. `refused`: the API server's words when it refused the
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
     the API server would make of an apply. `turn`: whether the service may adopt this operator's template by itself.
-    `adoption_refused`: the API server's words when it refused that just now. `job_refused`: when it refused a Job.
+    `adoption_refused`: the API server's words when it refused that just now. `job_refused` and `claim_refused`: when it
+    refused a Job or the claim.
     `workload`: pods that others make, None where Flyball makes them; then there are no objects of the service's name.
     """
 
@@ -110,6 +113,7 @@ class Snapshot:
     turn: Turn = NEVER
     adoption_refused: str = ""
     job_refused: str = ""
+    claim_refused: str = ""
     workload: WorkloadPods | None = None
 
     def own(self, kind: Kind) -> Object | None:

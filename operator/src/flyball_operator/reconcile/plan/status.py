@@ -7,7 +7,7 @@ serves. `Stalled`: it will not without somebody's help. `TemplateOutdated`: this
 and what comes of that. These two are there only while they are True, as kstatus has it. `ModelReady`: whether the
 volume of `spec.model.cache` has the model; there only where a cache is asked for. What waits for a rollout
 (`kubectl wait`, Helm 4, Flux) looks at `Ready` and `Stalled`, at this `observedGeneration`. Reasons are below, in
-`adoption.OutdatedReason`, in `model_cache.ModelReason` and in `cause.CauseReason`. Pure.
+`adoption.OutdatedReason`, in `model_reasons.ModelReason` and in `cause.CauseReason`. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from flyball_operator.reconcile.plan.adoption import NEVER, OutdatedReason, Stan
 from flyball_operator.reconcile.plan.causes import ready_templates
 from flyball_operator.reconcile.plan.history import AdoptedWhy
 from flyball_operator.reconcile.plan.intents import Event
-from flyball_operator.reconcile.plan.model_cache import ModelReason, ModelState
+from flyball_operator.reconcile.plan.model_cache import ModelState
+from flyball_operator.reconcile.plan.model_reasons import ModelReason
 from flyball_operator.reconcile.plan.owned_objects import selector_text
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, Stage
 from flyball_operator.reconcile.plan.snapshot import Snapshot

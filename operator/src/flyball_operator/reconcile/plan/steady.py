@@ -7,7 +7,7 @@ service's own, and what policies make of an apply. A steady service depends on n
 from __future__ import annotations
 
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.objects import Object, digest, uid, version_of
+from flyball_operator.api.objects import NAMED_KINDS, Object, digest, uid, version_of
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType
 from flyball_operator.reconcile.plan.adoption import NEVER, Standing
 from flyball_operator.reconcile.plan.intents import Plan
@@ -29,7 +29,7 @@ def is_steady(snapshot: Snapshot, plan: Plan, left: Desire) -> bool:
         and ready.status == "True"
         # Whoever waits to adopt another template is looked at when its turn comes.
         and (snapshot.turn == NEVER or plan.standing is Standing.CURRENT)
-        and all(snapshot.own(kind) is not None for kind in snapshot.objects)
+        and all(snapshot.own(kind) is not None for kind in snapshot.objects if kind in NAMED_KINDS)
         and all(has(pod, "Ready") for pod in snapshot.pods)
         # Nobody tells when a policy changes.
         and not any(known.mutated for known in snapshot.dry_runs.values())

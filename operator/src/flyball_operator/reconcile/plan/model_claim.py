@@ -1,0 +1,168 @@
+"""The PersistentVolumeClaim that is made for a model: whose it is, what is wrong with it, and what it is to be.
+
+It has the service's name with a suffix, and the labels of what is ours. One that is kept has no owner, so a service
+that is made anew finds it by name and label. Any other object of that name is left alone. A claim cannot take another
+class or other access modes: these are asked for once, and afterwards are those of the claim. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from flyball_operator.api import names
+from flyball_operator.api.model_source import CacheClaim, ClaimDeletion
+from flyball_operator.api.objects import Kind, Object, being_deleted, controller, name
+from flyball_operator.api.quantities import quantity
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan import event_causes, pod
+from flyball_operator.reconcile.plan.model_reasons import ModelReason, one_line
+from flyball_operator.reconcile.plan.owned_objects import owned
+from flyball_operator.reconcile.plan.snapshot import Snapshot
+
+#: Seconds until a look at what tells nobody when it changes: a foreign claim, or a quota.
+LOOK_SECONDS: Final = 60.0
+_NO_CLASS: Final = re.compile(r'storageclass\.storage\.k8s\.io "[^"]*" not found')
+
+
+@dataclass(frozen=True)
+class ClaimProblem:
+    """Why the claim is not as asked for. `again`: seconds until the next look, None where a watch tells."""
+
+    reason: ModelReason
+    message: str
+    again: float | None = None
+
+
+def problem(service: InferenceService, snapshot: Snapshot) -> ClaimProblem | None:
+    """Why no Job can use the claim, or why it stays as it is; None where it is good, or named by the user."""
+    asked = service.spec.model.claim_to_make
+    return next(_problems(service, asked, snapshot), None) if asked is not None else None
+
+
+def _problems(service: InferenceService, asked: CacheClaim, snapshot: Snapshot) -> Iterator[ClaimProblem]:
+    """A chain of rules, of which the first that finds something counts."""
+    refused = snapshot.claim_refused
+    words = (ClaimProblem(ModelReason.CLAIM_REFUSED, one_line(refused), LOOK_SECONDS),) if refused else ()
+    title = f"PersistentVolumeClaim {pod.claim(service)}"
+    if (found := _found(snapshot)) is None:
+        yield from words
+        yield ClaimProblem(ModelReason.DOWNLOAD_PENDING, f"{title} is being made")
+        return
+    if being_deleted(found) or _is_of_an_earlier_service(service, found):
+        message = f"{title} is being deleted, and goes once no pod uses it; then another is made"
+        yield ClaimProblem(ModelReason.CLAIM_BEING_DELETED, message)
+    anew = f"{_deletion(found)} has another made"
+    if not _is_ours(service, found):
+        remedy = f"name it in spec.model.cache.claimName to use it, or remove it ({_deletion(found)})"
+        message = f"{title} was not made for this service and is left alone: {remedy}"
+        yield ClaimProblem(ModelReason.CLAIM_CONFLICT, message, LOOK_SECONDS)
+    if (found.get("status") or {}).get("phase") == "Lost":
+        volume = found["spec"].get("volumeName", "")
+        yield ClaimProblem(ModelReason.CLAIM_LOST, f"{title} has lost its volume {volume}: {anew}")
+    if others := "; ".join(_fixed_otherwise(asked, found)):
+        message = f"{others}. Kubernetes changes neither in a claim: {anew}"
+        yield ClaimProblem(ModelReason.CLAIM_DIFFERS, message)
+    yield from words
+
+
+def pending(snapshot: Snapshot) -> ClaimProblem | None:
+    """Why the claim has no volume yet, as far as events say; None where it has one."""
+    found = _found(snapshot)
+    if found is None or not event_causes.is_pending(found):
+        return None
+    again = event_causes.look_again_at(found, snapshot.now)
+    if not (words := event_causes.of_claim(found, snapshot.events)):
+        return ClaimProblem(ModelReason.CLAIM_PENDING, "", again)
+    reason = ModelReason.STORAGE_CLASS_NOT_FOUND if _NO_CLASS.search(words) else ModelReason.CLAIM_PENDING
+    message = f"PersistentVolumeClaim {name(found)}: {one_line(words)}; the download waits for it"
+    return ClaimProblem(reason, message, again)
+
+
+def surplus(service: InferenceService, snapshot: Snapshot) -> str:
+    """Says that the claim has more room than is asked for; empty where it has not."""
+    asked, found = service.spec.model.claim_to_make, _found(snapshot)
+    if asked is None or found is None or not _amount(asked.size) < _amount(_size(found)):
+        return ""
+    return f"claim {name(found)} asks for {_size(found)}, not {asked.size}: Kubernetes shrinks no claim"
+
+
+def wanted(service: InferenceService, snapshot: Snapshot) -> Object | None:
+    """The claim as it is to be; None where none is to be made or changed now."""
+    asked, found = service.spec.model.claim_to_make, _found(snapshot)
+    if asked is None or snapshot.claim_refused or (found is not None and problem(service, snapshot) is not None):
+        return None
+    spec: Object = {"accessModes": [mode.value for mode in asked.access_modes]}
+    if asked.storage_class_name is not None:
+        spec["storageClassName"] = asked.storage_class_name
+    if found is not None:
+        spec = {field: found["spec"][field] for field in ("accessModes", "storageClassName") if field in found["spec"]}
+    spec["resources"] = {"requests": {"storage": str(asked.size) if found is None else _size_to_be(asked, found)}}
+    body = owned(Kind.VOLUME_CLAIM, service.metadata, name=pod.claim(service), spec=spec)
+    # A kept claim outlives the service, and with it the UID.
+    del body["metadata"]["labels"][names.LABEL_SERVICE_UID]
+    if asked.deletion is ClaimDeletion.KEEP:
+        del body["metadata"]["ownerReferences"]
+    return body
+
+
+def _found(snapshot: Snapshot) -> Object | None:
+    return snapshot.objects.get(Kind.VOLUME_CLAIM)
+
+
+def _is_ours(service: InferenceService, found: Object) -> bool:
+    labels, owner = found["metadata"].get("labels") or {}, controller(found)
+    labelled = (names.MANAGED_BY, service.metadata.name)
+    return (labels.get(names.LABEL_MANAGED_BY), labels.get(names.LABEL_SERVICE)) == labelled and (
+        owner is None or owner.get("uid") == service.metadata.uid
+    )
+
+
+def _is_of_an_earlier_service(service: InferenceService, found: Object) -> bool:
+    """Whether garbage collection is about to delete it: its owner had this name, and is gone."""
+    owner = controller(found) or {}
+    named = (owner.get("kind"), owner.get("name")) == (names.KIND, service.metadata.name)
+    return named and owner.get("uid") != service.metadata.uid
+
+
+def _deletion(found: Object) -> str:
+    return f"kubectl delete pvc {name(found)} -n {found['metadata']['namespace']}"
+
+
+def _fixed_otherwise(asked: CacheClaim, found: Object) -> Iterator[str]:
+    """What of the claim is otherwise than asked for, and stays so."""
+    modes: list[str] = list(found["spec"].get("accessModes") or ())
+    if set(modes) != {mode.value for mode in asked.access_modes}:
+        listed = ", ".join(mode.value for mode in asked.access_modes)
+        yield (
+            f"spec.model.cache.claim.accessModes: [{listed}] is not what claim {name(found)} has; accepted:"
+            f" [{', '.join(modes)}]"
+        )
+    klass = found["spec"].get("storageClassName")
+    # A claim may get the cluster's default class later.
+    if klass is not None and asked.storage_class_name not in (None, klass):
+        yield (
+            f"spec.model.cache.claim.storageClassName: {asked.storage_class_name or '(empty)'} is not what claim"
+            f" {name(found)} has; accepted: {klass or '(empty)'}"
+        )
+
+
+def _size_to_be(asked: CacheClaim, found: Object) -> str:
+    """What the claim is to ask for: never less than it has, and while it has no volume, what it asks for already."""
+    now = _size(found)
+    status = found.get("status") or {}
+    if _amount(asked.size) == _amount(now):
+        return str(asked.size)
+    grows = _amount(asked.size) > _amount((status.get("capacity") or {}).get("storage"))
+    return str(asked.size) if status.get("phase") == "Bound" and grows else now
+
+
+def _size(found: Object) -> str:
+    return str((found["spec"].get("resources") or {}).get("requests", {}).get("storage", "0"))
+
+
+def _amount(size: object) -> Decimal:
+    return quantity(size) or Decimal(0)
