@@ -100,6 +100,32 @@ def test_where_nobody_traces_there_is_no_span(request_gate: RequestGate) -> None
     assert request_gate.opened().span is None
 
 
+class Broken:
+    """A tracer and its spans, all of which fail."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("get_tracer", "is_recording"):
+            return lambda *_: self
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise RuntimeError("a bug of the tracer")
+
+    def start_span(self, *_: Any, **__: Any) -> Any:
+        return self
+
+
+@pytest.mark.parametrize("provider", [Broken(), object()], ids=["spans that fail", "no tracer"])
+def test_a_tracer_that_fails_changes_nothing_for_a_request(
+    request_gate: RequestGate, monkeypatch: pytest.MonkeyPatch, provider: object
+) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    ticket = request_gate.opened(headers=[PARENT])
+    with pytest.raises(Turned):
+        request_gate.ask(tokens(10_000))
+    request_gate.closed(ticket)
+    assert ticket.retry_after is not None
+
+
 @in_virtual_time
 async def test_a_decision_has_the_read_the_law_and_a_push_for_each_pod_below_it(spans: Spans) -> None:
     harness = Harness()

@@ -2,11 +2,14 @@
 
 vLLM's API server makes the process' tracer provider. A span begins with the HTTP request and ends with the gate's last
 word: refused, or let in for good. Its parent is the caller's span (`traceparent`), as that of vLLM's `llm_request` is.
+
+No fault of a tracer reaches the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival
@@ -42,32 +45,32 @@ class GateSpan:
             "flyball.gate.predicted_seconds": verdict.predicted,
             "flyball.gate.deadline_seconds": verdict.deadline,
         }
-        self._span.set_attributes({name: value for name, value in found.items() if value is not None})
+        with suppress(Exception):
+            self._span.set_attributes({name: value for name, value in found.items() if value is not None})
 
     def refused(self, status: int, retry_after: int, reason: AdmissionReason) -> None:
         """The request is answered with this HTTP status. `retry_after`: seconds."""
-        self._span.set_attributes(
-            {
-                "flyball.gate.reason": reason.value,
-                "flyball.gate.retry_after_seconds": retry_after,
-                "http.response.status_code": status,
-            }
-        )
-        self._span.end()
+        found = {
+            "flyball.gate.reason": reason.value,
+            "flyball.gate.retry_after_seconds": retry_after,
+            "http.response.status_code": status,
+        }
+        with suppress(Exception):
+            self._span.set_attributes(found)
+        self.end()
 
     def end(self) -> None:
         """The request is let in for good, or over."""
-        self._span.end()
+        with suppress(Exception):
+            self._span.end()
 
 
 def begin(headers: Iterable[tuple[bytes, bytes]]) -> GateSpan | None:
     """The span of a request with these headers; None where nobody traces, or this request is not sampled."""
-    if not AVAILABLE:
-        return None
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider):
-        return None
-    carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _PARENT}
-    context = TraceContextTextMapPropagator().extract(carrier)
-    span = provider.get_tracer("flyball_engine").start_span(SPAN, context=context)
-    return GateSpan(span) if span.is_recording() else None
+    with suppress(Exception):
+        if AVAILABLE and not isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _PARENT}
+            context = TraceContextTextMapPropagator().extract(carrier)
+            span = provider.get_tracer("flyball_engine").start_span(SPAN, context=context)
+            return GateSpan(span) if span.is_recording() else None
+    return None
