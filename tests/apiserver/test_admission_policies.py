@@ -133,6 +133,22 @@ def test_the_operator_may_write_claims_for_models_alone(installed: str, volume_c
             )
     finally:
         kubectl("delete", "pvc", "chat-model", "-n", installed)
+    kubectl("create", "-n", installed, "-f", "-", stdin=json.dumps(volume_claim))
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
+    later: list[tuple[Object, str]] = [
+        ({"spec": {"volumeName": "of-others"}}, "may name no volume"),
+        ({"metadata": {"ownerReferences": [owner]}}, "owned by its InferenceService alone"),
+    ]
+    try:
+        for edit, says in later:
+            patch = json.dumps(edit)
+            with pytest.raises(KubectlError, match=says):
+                kubectl(
+                    "patch", "pvc", "chat-model", "-n", installed, "--type=merge", "-p", patch, "--dry-run=server",
+                    account,
+                )  # fmt: skip
+    finally:
+        kubectl("delete", "pvc", "chat-model", "-n", installed)
 
 
 def config_map(name: str, **labels: str) -> Object:

@@ -258,13 +258,14 @@ _SERVES = "--api-versions=admissionregistration.k8s.io"
     [
         (["--kube-version=1.36.0"], "v1"),
         (["--kube-version=1.35.2"], "v1beta1"),
+        (["--kube-version=1.33.4"], "v1beta1"),
         (
             ["--kube-version=1.34.0-eks-1", "--api-versions=v1/Pod", f"{_SERVES}/v1beta1/MutatingAdmissionPolicy"],
             "v1beta1",
         ),
         (["--kube-version=1.35.0", f"{_SERVES}/v1/MutatingAdmissionPolicy"], "v1"),
     ],
-    ids=["1.36, unasked", "1.35, unasked", "v1beta1 served", "v1 served"],
+    ids=["1.36, unasked", "1.35, unasked", "1.33, unasked", "v1beta1 served", "v1 served"],
 )
 def test_the_policy_that_injects_is_of_a_version_that_the_cluster_serves(cluster: list[str], version: str) -> None:
     rendered = render({"inject": {"enabled": True}}, cluster=cluster)
@@ -273,26 +274,19 @@ def test_the_policy_that_injects_is_of_a_version_that_the_cluster_serves(cluster
     assert len(made) == 2
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    [["--kube-version=1.33.4"], ["--kube-version=1.35.0", "--api-versions=v1/Pod"]],
-    ids=["too old", "turned off"],
-)
-def test_where_no_such_policy_is_served_the_chart_says_what_to_turn_on(cluster: list[str]) -> None:
+@pytest.mark.parametrize("version", ["1.33.4", "1.35.0"])
+def test_where_no_such_policy_is_served_the_chart_says_what_to_turn_on(version: str) -> None:
+    cluster = [f"--kube-version={version}", "--api-versions=v1/Pod"]
     with pytest.raises(HelmError, match="feature gate MutatingAdmissionPolicy and --runtime-config"):
         render({"inject": {"enabled": True}}, cluster=cluster)
     assert not of_kind(render({}, cluster=cluster), "MutatingAdmissionPolicy")
 
 
-def test_nothing_is_injected_without_a_public_key_for_the_engines() -> None:
-    values: Object = {"inject": {"enabled": True}, "signingKey": {"existingSecret": "mine"}}
-    with pytest.raises(HelmError, match=r"would refuse all writes; set signingKey\.publicKeys"):
-        render(values)
-    values["signingKey"]["publicKeys"] = [SetpointSigner().public_pem]
+@pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
+def test_the_public_key_may_be_in_a_config_map_that_somebody_else_made(scope: str) -> None:
+    # NOTES say so.
+    values: Object = {"inject": {"enabled": True}, "signingKey": {"existingSecret": "mine"}, "watch": {"scope": scope}}
     assert of_kind(render(values), "MutatingAdmissionPolicy")
-    # There the chart cannot make the ConfigMaps: NOTES say who does.
-    everywhere: Object = {"watch": {"scope": "Cluster"}, "signingKey": {"existingSecret": "mine"}}
-    assert of_kind(render({"inject": {"enabled": True}} | everywhere), "MutatingAdmissionPolicy")
 
 
 def policies(values: Object) -> dict[str, Object]:

@@ -280,7 +280,7 @@ class MemoryApi:
         found |= {path: _normal(path, value) for path, value in leaves(body) if path in paths}
         overruled = {path for path in paths if before.get(path) != found[path]}
         stored = grown(found)
-        if resource is VOLUME_CLAIMS and _fixed(stored) != _fixed(live):
+        if resource is VOLUME_CLAIMS and _fixed(stored, live) != _fixed(live, live):
             raise InvalidObjectError("spec is immutable after creation except resources.requests")
         managed = [item for item in entries if item is not mine and not overruled.intersection(item["paths"])]
         entry = {"manager": names.MANAGER_RECONCILER, "operation": "Apply", "paths": paths}
@@ -358,9 +358,10 @@ def _owned_paths(body: Object) -> list[Path]:
     ]
 
 
-def _fixed(claim: Object) -> Object:
-    """What of a claim's spec nobody can change."""
-    return {field: value for field, value in claim["spec"].items() if field != "resources"}
+def _fixed(claim: Object, live: Object) -> Object:
+    """What of a claim's spec nobody can change. One that has no class may still be given one."""
+    free = {"resources"} | ({"storageClassName"} - live["spec"].keys())
+    return {field: value for field, value in claim["spec"].items() if field not in free}
 
 
 def _without_status(found: Object) -> Object:

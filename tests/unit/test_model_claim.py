@@ -38,6 +38,15 @@ class RefusingApi(MemoryApi):
     """Refuses writes of claims of these verbs."""
 
     refuses: frozenset[str] = frozenset()
+    refuses_growth = False
+
+    async def apply(self, resource: Resource, body: Object, **options: Any) -> Object:
+        """As the API server, but that a claim is what it asks for."""
+        if self.refuses_growth and resource is VOLUME_CLAIMS:
+            before = self.one(VOLUME_CLAIMS, NAME)["spec"]["resources"]
+            if body["spec"]["resources"] != before:
+                raise ForbiddenError("exceeded quota: requests.storage")
+        return await super().apply(resource, body, **options)
 
     def _begin(self, verb: str, resource: Resource) -> None:
         if verb in self.refuses and resource is VOLUME_CLAIMS:
@@ -208,18 +217,73 @@ def test_what_kubernetes_does_not_change_is_named_and_pods_serve_on(asked: Objec
     assert (claim(world), world.api.find(JOBS)) == (before, jobs)
 
 
-def test_a_claim_that_is_kept_and_differs_holds_a_service_that_is_made_anew() -> None:
+def test_a_claim_that_is_kept_and_differs_is_used_as_it_is_by_a_service_that_is_made_anew() -> None:
     world = MemoryCluster()
     world.apply(with_claim())
     world.delete()
     world.apply(with_claim(accessModes=["ReadWriteOnce"]))
-    assert world.condition("Stalled") == ("True", "ClaimDiffers")
-    assert not world.api.find(JOBS)
-    assert not world.api.find(DEPLOYMENTS)
+    assert world.condition("ModelReady") == ("False", "ClaimDiffers")
+    assert world.condition("Ready") == ("True", "Serving")
+    assert "scale to 0 and delete it" in world.message("ModelReady")
     world.api.remove(VOLUME_CLAIMS, NAME)
     world.settle()
     assert claim(world)["spec"]["accessModes"] == ["ReadWriteOnce"]
     assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_whether_it_is_kept_counts_though_the_claim_differs_or_its_growth_is_refused() -> None:
+    api = RefusingApi()
+    world = MemoryCluster(api)
+    world.apply(with_claim(deletion="Delete"))
+    ask(world, accessModes=["ReadWriteOnce"], deletion="Keep")
+    assert world.condition("ModelReady") == ("False", "ClaimDiffers")
+    assert owners(world) == []
+    ask(world, accessModes=["ReadWriteMany"], deletion="Delete")
+    assert len(owners(world)) == 1
+    api.refuses_growth = True
+    ask(world, size="200Gi", deletion="Keep")
+    assert world.condition("ModelReady") == ("False", "ClaimRefused")
+    assert (owners(world), size(world)) == ([], "100Gi")
+
+
+def test_a_new_revision_rolls_out_though_the_claim_does_not_grow() -> None:
+    api = RefusingApi()
+    world = MemoryCluster(api)
+    world.apply(with_claim())
+    api.refuses_growth = True
+    ask(world, size="200Gi")
+    world.change(lambda found: found["spec"]["model"]["cache"].update(revision="v2"))
+    assert world.condition("ModelReady") == ("False", "ClaimRefused")
+    (job,) = world.api.find(JOBS)
+    assert "v2" in str(job["spec"]["template"]["spec"]["containers"][0])
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_a_claim_without_a_class_is_given_the_one_that_is_asked_for_then() -> None:
+    world = MemoryCluster()
+    without_volume(world)
+    world.apply(with_claim())
+    ask(world, storageClassName="fast")
+    assert claim(world)["spec"]["storageClassName"] == "fast"
+
+
+def test_another_size_is_told_while_the_claim_has_no_volume() -> None:
+    world = MemoryCluster()
+    without_volume(world)
+    world.apply(with_claim("1000Ti"))
+    ask(world, size="100Gi")
+    assert world.condition("ModelReady") == ("False", "ClaimPending")
+    assert "it asks for 1000Ti, and for 100Gi once it has a volume; or scale to 0" in world.message("ModelReady")
+
+
+def test_a_claim_of_another_kind_of_this_name_is_not_waited_for() -> None:
+    world = MemoryCluster()
+    theirs_of_kserve = theirs()
+    owner = {"apiVersion": "serving.kserve.io/v1beta1", "kind": names.KIND, "name": "chat", "uid": "u"}
+    theirs_of_kserve["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    world.api.put(VOLUME_CLAIMS, theirs_of_kserve)
+    world.apply(with_claim())
+    assert world.condition("ModelReady") == ("False", "ClaimConflict")
 
 
 def test_the_class_is_the_clusters_where_none_is_asked_for() -> None:

@@ -10,9 +10,10 @@ from opentelemetry import trace
 from flyball_engine.batching.gate import Admitted
 from flyball_engine.vllm import gate as keeping
 from flyball_engine.vllm.gate import RequestGate
-from flyball_lab.harness.service_tuners import Harness
+from flyball_lab.harness.service_tuners import START, Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
+from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning import tracing
 from flyball_operator.tuning.service_tuner import ServiceTuner
 from support.gates import BUSY, GatedCores
@@ -144,6 +145,17 @@ async def test_a_decision_has_the_read_the_law_and_a_push_for_each_pod_below_it(
     assert tokens[0] != tokens[1]
     decisions = [span for span in spans.ended if span.name == "flyball.decision"]
     assert len(decisions) < 30, "what changes nothing has no span"
+
+
+@in_virtual_time
+async def test_a_tracer_that_fails_keeps_no_setpoint_from_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_tracer", object())
+    harness = Harness()
+    tuner = harness.tuner()
+    for _ in range(30):
+        await harness.tick(tuner, signals(now(), waiting=0.0))
+    assert harness.condition(ConditionType.TUNED) == ("True", "Applied")
+    assert harness.held().limits.max_num_scheduled_tokens != START.max_num_scheduled_tokens
 
 
 @in_virtual_time

@@ -196,19 +196,17 @@ annotations:
 {{- define "flyball.mutatingPolicyVersion" -}}
 {{- $group := "admissionregistration.k8s.io" -}}
 {{- $served := .Capabilities.APIVersions -}}
-{{- $how := "inject.enabled needs MutatingAdmissionPolicies, which this cluster does not serve. Kubernetes 1.36 does; 1.34 and 1.35 do with the feature gate MutatingAdmissionPolicy and --runtime-config=admissionregistration.k8s.io/v1beta1=true" -}}
+{{- $absent := "inject.enabled needs MutatingAdmissionPolicies, which this cluster does not serve. Kubernetes 1.36 does; 1.34 and 1.35 do with the feature gate MutatingAdmissionPolicy and --runtime-config=admissionregistration.k8s.io/v1beta1=true" -}}
 {{- if $served.Has (printf "%s/v1/MutatingAdmissionPolicy" $group) -}}
 v1
 {{- else if $served.Has (printf "%s/v1beta1/MutatingAdmissionPolicy" $group) -}}
 v1beta1
 {{- else if $served.Has "v1/Pod" -}}
-{{- fail $how -}}
+{{- fail $absent -}}
 {{- else if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version -}}
 v1
-{{- else if semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version -}}
-v1beta1
 {{- else -}}
-{{- fail $how -}}
+v1beta1
 {{- end -}}
 {{- end -}}
 

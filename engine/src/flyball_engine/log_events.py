@@ -60,11 +60,11 @@ class EngineLogEvent(StrEnum):
     STATE_FILE_UNREADABLE = "StateFileUnreadable"
     """What an engine core publishes cannot be read; the message says why."""
     WARM_UP_ENDED = "WarmUpEnded"
-    """The first request was answered; the message has its seconds."""
+    """The warm-up is over, and clients are let in; the message has its seconds."""
     WARM_UP_FAILED = "WarmUpFailed"
     """The first request failed for too long. Clients are let in all the same."""
     WARM_UP_SKIPPED = "WarmUpSkipped"
-    """The engine takes no completion, so none is sent first."""
+    """The engine takes no completion, so it is not warmed up."""
     WATCHDOG_TRIPPED = "WatchdogTripped"
     """A request or the queue stood still. Start values hold until a newer setpoint."""
 

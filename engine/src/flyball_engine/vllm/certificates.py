@@ -92,5 +92,8 @@ class CertificateKeeper:
                 if str(error) != told:
                     told = str(error)
                     _log.warning(
-                        EngineLogEvent.CERTIFICATE_NOT_SERVED, "%s: the earlier one is: %s", served.certificate, error
+                        EngineLogEvent.CERTIFICATE_NOT_SERVED,
+                        "%s cannot be served, the earlier one is: %s",
+                        served.certificate,
+                        error,
                     )

@@ -1,7 +1,8 @@
-"""OpenTelemetry spans of the gate, among those that vLLM exports: off unless vLLM traces (`--otlp-traces-endpoint`).
+"""OpenTelemetry spans of the gate, among those that vLLM exports: off where the process has no tracer provider.
 
-vLLM's API server makes the process' tracer provider. A span begins with the HTTP request and ends with the gate's last
-word: refused, or let in for good. Its parent is the caller's span (`traceparent`), as that of vLLM's `llm_request` is.
+vLLM's API server makes one with `--otlp-traces-endpoint`. A span begins with the HTTP request and ends with the gate's
+last word: refused, or let in for good. Its parent is the caller's span (`traceparent`), as that of vLLM's `llm_request`
+is.
 
 No fault of a tracer reaches the request.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival
@@ -17,11 +19,11 @@ from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival
 try:
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError:
-    # vLLM exports nothing either then.
+except Exception:  # noqa: BLE001 – whatever is wrong with it there, vLLM serves, and exports nothing either
     AVAILABLE = False
 else:
     AVAILABLE = True
+    _propagator = TraceContextTextMapPropagator()
 
 SPAN: Final = "flyball.gate"
 _PARENT: Final = frozenset({b"traceparent", b"tracestate"})
@@ -65,12 +67,17 @@ class GateSpan:
             self._span.end()
 
 
+@lru_cache(maxsize=1)
+def _tracer_of(provider: trace.TracerProvider) -> trace.Tracer:
+    """Made once: the SDK takes a lock, and changes the process' filters of warnings, each time that it is asked."""
+    return provider.get_tracer("flyball_engine")
+
+
 def begin(headers: Iterable[tuple[bytes, bytes]]) -> GateSpan | None:
     """The span of a request with these headers; None where nobody traces, or this request is not sampled."""
     with suppress(Exception):
         if AVAILABLE and not isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):
             carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _PARENT}
-            context = TraceContextTextMapPropagator().extract(carrier)
-            span = provider.get_tracer("flyball_engine").start_span(SPAN, context=context)
+            span = _tracer_of(provider).start_span(SPAN, context=_propagator.extract(carrier))
             return GateSpan(span) if span.is_recording() else None
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -10,7 +11,7 @@ from opentelemetry import trace
 
 from flyball_operator import __version__
 
-#: Seconds for one request to the collector. At the end of the process spans that wait have as long.
+#: Seconds for one request to the collector. At the end of the process all spans that wait have as long.
 _TIMEOUT: Final = 3
 
 
@@ -34,4 +35,7 @@ def traced(endpoint: str | None, instance: str) -> Iterator[None]:
     try:
         yield
     finally:
-        provider.shutdown()
+        # By itself it waits for a collector that is silent until the pod is killed.
+        ending = threading.Thread(target=provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(_TIMEOUT)

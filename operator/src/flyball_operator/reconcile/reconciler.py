@@ -239,7 +239,7 @@ class Reconciler:
                 adoption_refused = str(error)
             except _ModelRefusedError as error:
                 log.warning(
-                    "%s: the download of the model is refused: %s",
+                    "%s: the Job or claim for the model is refused: %s",
                     key,
                     error,
                     extra=logged(LogEvent.DOWNLOAD_REFUSED, key.namespace, key.name),

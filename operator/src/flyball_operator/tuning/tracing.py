@@ -5,14 +5,15 @@
       flyball.decide   estimate, law and filters
       flyball.push     one pod: the setpoint, and its answer, which acknowledges it
 
-A push without a decision, such as to a pod that came back, is a trace of its own.
+A push without a decision, such as to a pod that came back, is a trace of its own. Pods that are not Ready yet, and
+those that are given back, have no span.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from opentelemetry import trace
@@ -59,12 +60,11 @@ class DecisionTracing:
             **_limits("before", decision.before),
             **_limits("after", decision.policy),
         }
-        with _tracer.start_as_current_span(
-            "flyball.decision", start_time=began if read is None else read[0], attributes=attributes
-        ):
-            if read is not None:
-                _tracer.start_span("flyball.read", start_time=read[0]).end(read[1])
-            _tracer.start_span("flyball.decide", start_time=began).end(decided)
+        with _span("flyball.decision", attributes, start_time=began if read is None else read[0]):
+            with suppress(Exception):
+                if read is not None:
+                    _tracer.start_span("flyball.read", start_time=read[0]).end(read[1])
+                _tracer.start_span("flyball.decide", start_time=began).end(decided)
             yield
 
 
@@ -86,8 +86,29 @@ async def push(address: Address, setpoint: Setpoint, answer: Awaitable[Answer]) 
         "flyball.epoch": setpoint.epoch,
         "flyball.generation": setpoint.generation,
     }
-    with _tracer.start_as_current_span("flyball.push", kind=trace.SpanKind.CLIENT, attributes=attributes) as span:
+    with _span("flyball.push", attributes, kind=trace.SpanKind.CLIENT) as span:
         found = await answer
         if not isinstance(found, Acknowledged):
-            span.set_status(trace.StatusCode.ERROR, str(found))
+            with suppress(Exception):
+                span.set_status(trace.StatusCode.ERROR, str(found))
         return found
+
+
+@contextmanager
+def _span(
+    name: str,
+    attributes: Mapping[str, str | float],
+    *,
+    kind: trace.SpanKind = trace.SpanKind.INTERNAL,
+    start_time: int | None = None,
+) -> Iterator[trace.Span]:
+    """A span around what is under way, which no fault of a tracer stops."""
+    span: trace.Span = trace.INVALID_SPAN
+    with suppress(Exception):
+        span = _tracer.start_span(name, kind=kind, attributes=attributes, start_time=start_time)
+    try:
+        with trace.use_span(span, record_exception=False):
+            yield span
+    finally:
+        with suppress(Exception):
+            span.end()

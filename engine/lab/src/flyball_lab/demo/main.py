@@ -313,8 +313,8 @@ async def main(settings: Settings, console: Console) -> None:
     results.save(path)
     report.show(results, console)
     drawn = settings.folder / "demo.png"
-    picture.save(demo.record.moments, {one.name: float(one.target) for one in results.objectives}, drawn)
     console.print("\n".join(picture.as_text(demo.record.moments, console.width)))
+    picture.save(demo.record.moments, {one.name: float(one.target) for one in results.objectives}, drawn)
     console.print(f"The picture: {drawn}\nAll figures: {path}\n")
     if settings.figures:
         command = "hack/demo --quick" if settings.length is QUICK else "hack/demo"

@@ -38,7 +38,8 @@ class ModelState:
     """What has become of the model. `job`: the Job for it, None where there is none.
 
     `again`: seconds after which to look again, and at 0 the Job is made anew; None where nothing is to be tried.
-    `has_claim`: whether the claim that is made for the model can be used, so that its Job may be made.
+    `has_claim`: whether the claim that is made for the model can be used, so that its Job may be made. `downloaded`:
+    the volume has the model, though something of the claim is not as asked for.
     """
 
     reason: ModelReason
@@ -46,11 +47,17 @@ class ModelState:
     job: Object | None = None
     again: float | None = None
     has_claim: bool = True
+    downloaded: bool = False
 
     @property
     def ready(self) -> bool:
-        """Whether the volume has it."""
+        """Whether the volume has it, and nothing is wrong."""
         return self.reason is ModelReason.DOWNLOADED
+
+    @property
+    def there(self) -> bool:
+        """Whether the volume has it."""
+        return self.ready or self.downloaded
 
     @property
     def stuck(self) -> bool:
@@ -62,12 +69,17 @@ def state(service: InferenceService, snapshot: Snapshot) -> ModelState | None:
     """What has become of the model; None where no cache is asked for."""
     if service.spec.workload is not None or service.spec.model.cache is None:
         return None
-    if (problem := model_claim.problem(service, snapshot)) is not None:
+    problem = model_claim.problem(service, snapshot)
+    if problem is not None and not problem.usable:
         return ModelState(problem.reason, problem.message, again=problem.again, has_claim=False)
     found = _of_job(service, snapshot)
+    if problem is not None and found.reason not in STUCK:
+        again = problem.again if found.again is None else found.again
+        words = problem.message if found.ready else f"{problem.message}; {found.message}"
+        return replace(found, reason=problem.reason, message=words, again=again, downloaded=found.ready)
     if found.ready and (more := model_claim.surplus(service, snapshot)):
         return replace(found, message=f"{found.message}; {more}")
-    pending = model_claim.pending(snapshot)
+    pending = model_claim.pending(service, snapshot)
     if found.ready or pending is None or found.reason not in _UNTIL_BOUND:
         return found
     found = replace(found, again=pending.again if found.again is None else found.again)
@@ -184,7 +196,7 @@ def intents(service: InferenceService, snapshot: Snapshot, found: ModelState | N
         body = model_job.render(service, snapshot.config, _claim_uid(snapshot))
         if found.job is None and not snapshot.job_refused:
             yield Create(Kind.JOB, body)
-        elif found.job is not None and not found.ready and (found.again == 0 or _differs(found.job, body)):
+        elif found.job is not None and not found.there and (found.again == 0 or _differs(found.job, body)):
             yield from _delete(found.job)
     for other in snapshot.jobs:
         if found is None or name(other) != _job_name(service, snapshot):
@@ -213,7 +225,7 @@ def _delete(job: Object) -> Iterator[Intent]:
 
 def held(found: ModelState | None, snapshot: Snapshot, rollout: RolloutDecision) -> bool:
     """Whether the rollout waits for the model: its template would be new to the Deployment."""
-    if found is None or found.ready or rollout.target is not rollout.current:
+    if found is None or found.there or rollout.target is not rollout.current:
         return False
     return _template(snapshot) != rollout.current.spec_hash
 

@@ -30,11 +30,15 @@ _NO_CLASS: Final = re.compile(r'storageclass\.storage\.k8s\.io "[^"]*" not found
 
 @dataclass(frozen=True)
 class ClaimProblem:
-    """Why the claim is not as asked for. `again`: seconds until the next look, None where a watch tells."""
+    """Why the claim is not as asked for. `again`: seconds until the next look, None where a watch tells.
+
+    `usable`: whether it can be used as it is.
+    """
 
     reason: ModelReason
     message: str
     again: float | None = None
+    usable: bool = False
 
 
 def problem(service: InferenceService, snapshot: Snapshot) -> ClaimProblem | None:
@@ -45,41 +49,44 @@ def problem(service: InferenceService, snapshot: Snapshot) -> ClaimProblem | Non
 
 def _problems(service: InferenceService, asked: CacheClaim, snapshot: Snapshot) -> Iterator[ClaimProblem]:
     """A chain of rules, of which the first that finds something counts."""
-    refused = snapshot.claim_refused
-    words = (ClaimProblem(ModelReason.CLAIM_REFUSED, one_line(refused), LOOK_SECONDS),) if refused else ()
-    title = f"PersistentVolumeClaim {pod.claim(service)}"
-    if (found := _found(snapshot)) is None:
-        yield from words
+    found, title = _found(snapshot), f"PersistentVolumeClaim {pod.claim(service)}"
+    refused = one_line(snapshot.claim_refused) if snapshot.claim_refused else ""
+    if refused and found is None:
+        yield ClaimProblem(ModelReason.CLAIM_REFUSED, refused, LOOK_SECONDS)
+    if found is None:
         yield ClaimProblem(ModelReason.DOWNLOAD_PENDING, f"{title} is being made")
         return
     if being_deleted(found) or _is_of_an_earlier_service(service, found):
         message = f"{title} is being deleted, and goes once no pod uses it; then another is made"
-        yield ClaimProblem(ModelReason.CLAIM_BEING_DELETED, message)
-    anew = f"{_deletion(found)} has another made"
+        # The watch tells of ours alone.
+        again = None if _is_ours(service, found) else LOOK_SECONDS
+        yield ClaimProblem(ModelReason.CLAIM_BEING_DELETED, message, again)
     if not _is_ours(service, found):
         remedy = f"name it in spec.model.cache.claimName to use it, or remove it ({_deletion(found)})"
         message = f"{title} was not made for this service and is left alone: {remedy}"
         yield ClaimProblem(ModelReason.CLAIM_CONFLICT, message, LOOK_SECONDS)
     if (found.get("status") or {}).get("phase") == "Lost":
         volume = found["spec"].get("volumeName", "")
-        yield ClaimProblem(ModelReason.CLAIM_LOST, f"{title} has lost its volume {volume}: {anew}")
+        yield ClaimProblem(ModelReason.CLAIM_LOST, f"{title} has lost its volume {volume}: {_anew(found)}")
     if others := "; ".join(_fixed_otherwise(asked, found)):
-        message = f"{others}. Kubernetes changes neither in a claim: {anew}"
-        yield ClaimProblem(ModelReason.CLAIM_DIFFERS, message)
-    yield from words
+        message = f"{others}. Kubernetes does not change this in a claim: ask for what it has, or {_anew(found)}"
+        yield ClaimProblem(ModelReason.CLAIM_DIFFERS, message, usable=True)
+    if refused:
+        yield ClaimProblem(ModelReason.CLAIM_REFUSED, refused, LOOK_SECONDS, usable=True)
 
 
-def pending(snapshot: Snapshot) -> ClaimProblem | None:
+def pending(service: InferenceService, snapshot: Snapshot) -> ClaimProblem | None:
     """Why the claim has no volume yet, as far as events say; None where it has one."""
-    found = _found(snapshot)
-    if found is None or not event_causes.is_pending(found):
+    asked, found = service.spec.model.claim_to_make, _found(snapshot)
+    if asked is None or found is None or not event_causes.is_pending(found):
         return None
     again = event_causes.look_again_at(found, snapshot.now)
-    if not (words := event_causes.of_claim(found, snapshot.events)):
-        return ClaimProblem(ModelReason.CLAIM_PENDING, "", again)
+    words = event_causes.of_claim(found, snapshot.events)
+    said = [f"PersistentVolumeClaim {name(found)}: {one_line(words)}; the download waits for it"] if words else []
+    if _amount(asked.size) != _amount(_size(found)):
+        said.append(f"it asks for {_size(found)}, and for {asked.size} once it has a volume; or {_anew(found)}")
     reason = ModelReason.STORAGE_CLASS_NOT_FOUND if _NO_CLASS.search(words) else ModelReason.CLAIM_PENDING
-    message = f"PersistentVolumeClaim {name(found)}: {one_line(words)}; the download waits for it"
-    return ClaimProblem(reason, message, again)
+    return ClaimProblem(reason, "; ".join(said), again)
 
 
 def surplus(service: InferenceService, snapshot: Snapshot) -> str:
@@ -93,14 +100,23 @@ def surplus(service: InferenceService, snapshot: Snapshot) -> str:
 def wanted(service: InferenceService, snapshot: Snapshot) -> Object | None:
     """The claim as it is to be; None where none is to be made or changed now."""
     asked, found = service.spec.model.claim_to_make, _found(snapshot)
-    if asked is None or snapshot.claim_refused or (found is not None and problem(service, snapshot) is not None):
+    wrong = problem(service, snapshot)
+    if asked is None or (found is None and snapshot.claim_refused):
+        return None
+    if found is not None and wrong is not None and not wrong.usable:
         return None
     spec: Object = {"accessModes": [mode.value for mode in asked.access_modes]}
     if asked.storage_class_name is not None:
         spec["storageClassName"] = asked.storage_class_name
     if found is not None:
-        spec = {field: found["spec"][field] for field in ("accessModes", "storageClassName") if field in found["spec"]}
-    spec["resources"] = {"requests": {"storage": str(asked.size) if found is None else _size_to_be(asked, found)}}
+        # A claim that has no class yet may still be given one.
+        spec |= {field: found["spec"][field] for field in ("accessModes", "storageClassName") if field in found["spec"]}
+    # What was refused is left as it is, so that whether the claim is kept is not refused with it.
+    kept = found is not None and bool(snapshot.claim_refused)
+    if found is not None and kept:
+        spec = {field: value for field, value in spec.items() if field in found["spec"]}
+    size = str(asked.size) if found is None else _size(found) if kept else _size_to_be(asked, found)
+    spec["resources"] = {"requests": {"storage": size}}
     body = owned(Kind.VOLUME_CLAIM, service.metadata, name=pod.claim(service), spec=spec)
     # A kept claim outlives the service, and with it the UID.
     del body["metadata"]["labels"][names.LABEL_SERVICE_UID]
@@ -124,12 +140,17 @@ def _is_ours(service: InferenceService, found: Object) -> bool:
 def _is_of_an_earlier_service(service: InferenceService, found: Object) -> bool:
     """Whether garbage collection is about to delete it: its owner had this name, and is gone."""
     owner = controller(found) or {}
-    named = (owner.get("kind"), owner.get("name")) == (names.KIND, service.metadata.name)
+    group = str(owner.get("apiVersion") or "").partition("/")[0]
+    named = (group, owner.get("kind"), owner.get("name")) == (names.GROUP, names.KIND, service.metadata.name)
     return named and owner.get("uid") != service.metadata.uid
 
 
 def _deletion(found: Object) -> str:
     return f"kubectl delete pvc {name(found)} -n {found['metadata']['namespace']}"
+
+
+def _anew(found: Object) -> str:
+    return f"scale to 0 and delete it ({_deletion(found)}): another is made, and what was on it is lost"
 
 
 def _fixed_otherwise(asked: CacheClaim, found: Object) -> Iterator[str]:

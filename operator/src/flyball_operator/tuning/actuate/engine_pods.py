@@ -378,8 +378,8 @@ def _start(uid: str, handle: EngineHandle) -> str:
 
 
 _NO_PLUGIN: Final = (
-    "if its log says nothing of Flyball, install the plugin and restart the pod; if it says that the control port could"
-    " not start, choose another spec.workload.controlPort"
+    "if its log says nothing of Flyball, install the plugin and restart the pod; if it says"
+    " ControlPortFailed, choose another spec.workload.controlPort"
 )
 #: So many pods are named in one sentence.
 _NAMED: Final = 3
