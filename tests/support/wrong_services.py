@@ -20,6 +20,10 @@ WRONG_SERVICES: list[tuple[Object, str]] = [
         {"spec__model": {"uri": "hf://org/m", "cache": {"claimName": "others"}}},
         "spec.model.cache.claimName: claim not allowed here; accepted: weights",
     ),
+    (
+        {"spec__model": {"uri": "hf://org/m", "cache": {"claim": {"size": "1Gi", "storageClassName": ""}}}},
+        "spec.model.cache.claim.storageClassName: not allowed here; accepted: a StorageClass",
+    ),
     ({"spec__podTemplate__priorityClassName": "high"}, "spec.podTemplate.priorityClassName: not allowed here"),
     ({"spec__podTemplate__serviceAccountName": "admin"}, "spec.podTemplate.serviceAccountName: not allowed here"),
     (
