@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, ScalingStatus, TuningStatus
 
 EventType = Literal["Normal", "Warning"]
@@ -31,7 +30,7 @@ class EnginePod:
     container_id: str
     restarts: int
     namespace: str
-    control_port: int = CONTROL_PORT
+    control_port: int
 
 
 class Services(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from flyball_engine.contract import ReadBack, Setpoint
+from flyball_engine.contract import CONTROL_PORT, ReadBack, Setpoint
 from flyball_engine.control.acceptance import SetpointRefused, judge
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.read_back import read_back
@@ -43,6 +43,7 @@ class SimulatedEngines:
                 container_id=f"{uid}-{core.starts}",
                 restarts=core.starts - 1,
                 namespace="bench",
+                control_port=CONTROL_PORT,
             )
             for uid, core in self._cores.items()
         ]

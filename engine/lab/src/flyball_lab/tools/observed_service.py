@@ -135,7 +135,9 @@ async def observed_service(folder: Path, *, pods: int = 2) -> AsyncIterator[Obse
         api_port, exporter_port = free_port(), free_port()
         for number, host in enumerate(hosts):
             stack.enter_context(_engine(world, folder, host, api_port, number))
-            world.running.append(EnginePod(f"chat-{number}", f"pod-{number}", host, True, f"c-{number}", 0, "team"))
+            world.running.append(
+                EnginePod(f"chat-{number}", f"pod-{number}", host, True, f"c-{number}", 0, "team", world.port)
+            )
         for host in hosts:
             eventually(partial(_answers, f"http://{host}:{api_port}/health"), expecting="the engine serves")
         targets = [ScrapeTarget(f"{pod.ip}:{world.port}", UID, pod=pod.name) for pod in world.running]

@@ -87,6 +87,7 @@ class LoopbackEnvironment(TunerEnvironment):
                 container_id=f"live://{NAME}",
                 restarts=0,
                 namespace="team",
+                control_port=self.port,
             )
         ]
 
