@@ -23,35 +23,8 @@ from flyball_operator.cli.doctor.findings import as_json, text_lines
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, operator_container
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError
-from flyball_operator.kube.resources import (
-    DEPLOYMENTS,
-    DISRUPTION_BUDGETS,
-    ENDPOINT_SLICES,
-    EVENTS,
-    JOBS,
-    NETWORK_POLICIES,
-    PODS,
-    REPLICA_SETS,
-    REVISIONS,
-    SERVICES,
-    VOLUME_CLAIMS,
-    Resource,
-    selector,
-)
+from flyball_operator.kube.resources import EVENTS, PODS, Resource, labelled, selector
 
-#: Kinds that carry a service's labels, and are hers.
-_OWNED: Final = (
-    DEPLOYMENTS,
-    SERVICES,
-    DISRUPTION_BUDGETS,
-    NETWORK_POLICIES,
-    REVISIONS,
-    VOLUME_CLAIMS,
-    JOBS,
-    REPLICA_SETS,
-    PODS,
-    ENDPOINT_SLICES,
-)
 #: Of each pod of an operator: some hours where little happens, minutes where much does.
 LOG_LINES: Final = 5000
 _LOG_BYTES: Final = 4_000_000
@@ -168,7 +141,7 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
     for service in tenant.services:
         known.add(service["metadata"].get("uid"))
         bundle.add_object(f"{folder}/inferenceservices/{service['metadata']['name']}", service)
-    for resource in _OWNED:
+    for resource in labelled(network_policies=True):
         for found in await _listed(api, bundle, resource, tenant.name, selector=selector(resource)):
             known.add(found["metadata"].get("uid"))
             bundle.add_object(f"{folder}/{resource.plural}/{found['metadata']['name']}", found)

@@ -100,22 +100,25 @@ def surplus(service: InferenceService, snapshot: Snapshot) -> str:
 def wanted(service: InferenceService, snapshot: Snapshot) -> Object | None:
     """The claim as it is to be; None where none is to be made or changed now."""
     asked, found = service.spec.model.claim_to_make, _found(snapshot)
-    wrong = problem(service, snapshot)
-    if asked is None or (found is None and snapshot.claim_refused):
+    if asked is None:
         return None
-    if found is not None and wrong is not None and not wrong.usable:
-        return None
-    spec: Object = {"accessModes": [mode.value for mode in asked.access_modes]}
-    if asked.storage_class_name is not None:
-        spec["storageClassName"] = asked.storage_class_name
-    if found is not None:
-        # A claim that has no class yet may still be given one.
-        spec |= {field: found["spec"][field] for field in ("accessModes", "storageClassName") if field in found["spec"]}
-    # What was refused is left as it is, so that whether the claim is kept is not refused with it.
-    kept = found is not None and bool(snapshot.claim_refused)
-    if found is not None and kept:
-        spec = {field: value for field, value in spec.items() if field in found["spec"]}
-    size = str(asked.size) if found is None else _size(found) if kept else _size_to_be(asked, found)
+    asked_class: Object = {} if asked.storage_class_name is None else {"storageClassName": asked.storage_class_name}
+    if found is None:
+        if snapshot.claim_refused:
+            return None
+        spec = asked_class | {"accessModes": [mode.value for mode in asked.access_modes]}
+        size = str(asked.size)
+    else:
+        wrong = problem(service, snapshot)
+        if wrong is not None and not wrong.usable:
+            return None
+        spec = {field: found["spec"][field] for field in ("accessModes", "storageClassName") if field in found["spec"]}
+        if snapshot.claim_refused:
+            # What was refused is left as it is, so that whether the claim is kept is not refused with it.
+            size = _size(found)
+        else:
+            # A claim that has no class yet may still be given one.
+            spec, size = asked_class | spec, _size_to_be(asked, found)
     spec["resources"] = {"requests": {"storage": size}}
     body = owned(Kind.VOLUME_CLAIM, service.metadata, name=pod.claim(service), spec=spec)
     # A kept claim outlives the service, and with it the UID.
