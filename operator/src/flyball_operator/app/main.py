@@ -31,6 +31,7 @@ from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
+from flyball_operator.app.console import console
 from flyball_operator.app.exported import export, export_services, led_services, tuner_metrics
 from flyball_operator.app.informer import PARALLEL, Informer, Informers
 from flyball_operator.app.kopf_glue import Watch
@@ -255,8 +256,9 @@ class Operator:
         server = TelemetryServer(self.metrics, self.health, self._settings.metrics_port)
         await server.start()
         try:
-            if await self._until_stop(self._installed()):
-                await self._serve()
+            async with console(self._settings, self.cache, self.shards):
+                if await self._until_stop(self._installed()):
+                    await self._serve()
         finally:
             await server.stop()
 

@@ -12,10 +12,11 @@ import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from enum import StrEnum
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, HttpUrl, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, HttpUrl, IPvAnyAddress, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from flyball_operator.api.quantities import parse_duration
@@ -224,6 +225,10 @@ class Settings(PrometheusSettings):
     """Replicas that there should be: each holds its share of the shards."""
     metrics_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     """Port of /metrics, /healthz and /readyz, on all addresses."""
+    console_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """Port of the console. Default: none; there is no console."""
+    console_address: IPvAnyAddress = IPv4Address("127.0.0.1")
+    """Address that the console listens on. It has no login: on all addresses, whoever reaches the pod can read it."""
     tracing_endpoint: HttpUrl | None = None
     """OpenTelemetry collector that spans of decisions are sent to, by OTLP over HTTP, such as
     http://collector.observability:4318. Default: none."""

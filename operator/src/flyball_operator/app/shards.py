@@ -18,6 +18,7 @@ from flyball_operator.app.informer import Informers
 from flyball_operator.app.term import Process, Term
 from flyball_operator.kube.election import EpochFloor, LeadershipLostError
 from flyball_operator.supervision import EndedError, ended, first
+from flyball_operator.tuning.insight import Insight
 
 #: Seconds between a lost Lease and the next term, at first and at most. At first as between two looks at a Lease, so
 #: that a single replica leads again soon. Doubled while terms end early, because each lists everything. At most half
@@ -79,6 +80,11 @@ class Shards:
     def held(self) -> Collection[Shard]:
         """Those that we surely hold."""
         return {shard for shard, term in self._terms.items() if term.elector.may_act()}
+
+    def insight(self, service_uid: str) -> Insight | None:
+        """What is known of a service beyond its status; None where another replica tunes it, or nobody does yet."""
+        leading = (term for shard, term in self._terms.items() if shard.has(service_uid) and term.elector.may_act())
+        return next((term.tuner.insight(service_uid) for term in leading if term.tuner is not None), None)
 
     def standings(self) -> Mapping[str, int]:
         """Services by how far they have come with this operator's pod template."""

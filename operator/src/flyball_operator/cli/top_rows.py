@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from flyball_operator.api.objects import Object
-from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.api.v1alpha1 import TROUBLES, ConditionType
 
 #: Columns that names and reasons have at least.
 _LEAST: Final = 8
@@ -20,15 +20,6 @@ _NUMBER: Final = r"[\d.]+(?:e[+-]?\d+)?"
 #: As `tuning.report.conditions` tells the load: the status has it nowhere else.
 _ARRIVES: Final = re.compile(rf"({_NUMBER})(?: requests/s)? arrive")
 _CARRIES: Final = re.compile(rf"carr(?:y|ies) ({_NUMBER})")
-#: Conditions whose trouble is named, the gravest first.
-_TROUBLES: Final = (
-    ConditionType.ACCEPTED,
-    ConditionType.READY,
-    ConditionType.METRICS_AVAILABLE,
-    ConditionType.TUNED,
-    ConditionType.CAPACITY_SUFFICIENT,
-    ConditionType.OBJECTIVES_MET,
-)
 
 
 @dataclass(frozen=True)
@@ -105,9 +96,9 @@ def _worst(objectives: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def _reason(conditions: Mapping[str, Mapping[str, Any]]) -> str:
     if not conditions:
         return "New"
-    for kind in _TROUBLES:
+    for kind in TROUBLES:
         found = conditions.get(kind)
-        if found is not None and (found["status"] == "False" or (found["status"] != "True" and kind in _TROUBLES[:2])):
+        if found is not None and (found["status"] == "False" or (found["status"] != "True" and kind in TROUBLES[:2])):
             return str(found.get("reason", ""))
     return ""
 

@@ -19,6 +19,7 @@ from flyball_operator.tuning.actuate.starting_pods import StartingPods
 from flyball_operator.tuning.decide import decide, learn_steps
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.filters.filters import PodsObserved
+from flyball_operator.tuning.insight import Insight, insight
 from flyball_operator.tuning.observe.signal_history import NOT_ASKED, SignalHistory
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod
@@ -67,6 +68,11 @@ class ServiceTuner:
     def state(self) -> TuningState:
         """What is remembered from tick to tick."""
         return self._context.state
+
+    @property
+    def insight(self) -> Insight:
+        """What is known beyond status."""
+        return insight(self._context.state, self._signals.observation, self._context.spec)
 
     @property
     def liveness(self) -> Liveness:

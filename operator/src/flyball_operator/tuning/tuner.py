@@ -23,6 +23,7 @@ from flyball_operator.kube.errors import ClusterError
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning import model_sharing
 from flyball_operator.tuning.dependencies import Dependencies
+from flyball_operator.tuning.insight import Insight
 from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
 from flyball_operator.tuning.ports import Services
 from flyball_operator.tuning.service_tuner import ServiceTuner
@@ -83,6 +84,11 @@ class Tuner:
     def idle(self) -> float:
         """Seconds since all services were last looked at, or might have been, would we lead."""
         return self._clock() - self._turned_at
+
+    def insight(self, service_uid: str) -> Insight | None:
+        """What is known of a service beyond its status; None before it is tuned."""
+        tuner = self._tuners.get(service_uid)
+        return None if tuner is None else tuner.insight
 
     async def run(self) -> None:
         """Work until cancelled. What one service raises is logged and counted, never passed on."""

@@ -24,6 +24,7 @@ from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.virtual_time import now, run
 from flyball_lab.repository import ROOT
 from flyball_operator.kube.errors import ClusterError
+from flyball_operator.tuning.insight import Insight
 from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
@@ -82,6 +83,10 @@ class Recording:
 
     def replayed(self) -> list[str]:
         """What comes of it now."""
+        return run(_replay(self)).lines
+
+    def replay(self) -> Replayed:
+        """All that there is at its end now."""
         return run(_replay(self))
 
 
@@ -124,7 +129,16 @@ def tick(observation: Observation, counts: Mapping[str, ObjectiveCounts] | Unobs
     return step
 
 
-async def _replay(recording: Recording) -> list[str]:
+@dataclass(frozen=True)
+class Replayed:
+    """`lines`: what came of each tick. `service`: the object as it was last. `insight`: what its tuner knew then."""
+
+    lines: list[str]
+    service: Object
+    insight: Insight
+
+
+async def _replay(recording: Recording) -> Replayed:
     harness = Harness(engines=Engines(*recording.pods))
     harness.raw = {**recording.service, "metadata": {**harness.raw["metadata"], **recording.service["metadata"]}}
     tuner, lines, known = harness.tuner(), [], _Known(dict.fromkeys(recording.pods, ""))
@@ -146,7 +160,7 @@ async def _replay(recording: Recording) -> list[str]:
             tuner = harness.tuner()
         else:
             _happens(harness, step)
-    return lines
+    return Replayed(lines, harness.raw, tuner.insight)
 
 
 def _happens(harness: Harness, step: Object) -> None:

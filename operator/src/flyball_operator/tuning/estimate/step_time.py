@@ -69,7 +69,8 @@ class CellMeans:
 
 #: Subscripted for type checkers alone: before Python 3.12 an array is none at run time.
 Rows: TypeAlias = "array[float]"
-_figures: Final = attrgetter("at", "seconds", "weight", "steps", "tokens", "decodes", "attention", "kv_tokens", "mixed")
+_NAMES: Final = ("at", "seconds", "weight", "steps", "tokens", "decodes", "attention", "kv_tokens", "mixed")
+_figures: Final = attrgetter(*_NAMES)
 _STEPS: Final = 3
 _WIDTH: Final = 9
 _NO_ROWS: Final = array("d")
@@ -144,6 +145,12 @@ def learn(step_time: StepTimeEstimator, window: StepWindow) -> StepTimeEstimator
         return _taken(step_time, fresh, window.end)
     instead = _taken(_until(step_time, window.start), fresh, window.end)
     return instead if _use(instead) > _use(step_time) else step_time
+
+
+def measured(step_time: StepTimeEstimator) -> list[CellMeans]:
+    """All that is remembered of steps."""
+    found = (dict(zip(_NAMES, row, strict=True)) for row in _columns(step_time.rows).T.tolist())
+    return [CellMeans(**row | {"mixed": row["mixed"] > 0}) for row in found]
 
 
 def _use(step_time: StepTimeEstimator) -> int:

@@ -1,0 +1,65 @@
+"""Services for the console: recordings played again, each with its tuner's knowledge at the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from flyball_lab.harness.ports import free_port
+from flyball_lab.harness.recordings import Recording
+from flyball_operator.api.desire import Desire, read_desire
+from flyball_operator.console.server import ConsoleServer
+from flyball_operator.tuning.insight import Insight
+
+NAMESPACE: Final = "team-a"
+#: What the reconciler would say: recordings have the tuner alone.
+_RECONCILED: Final = [
+    {"type": kind, "status": "True", "reason": reason, "message": ""}
+    for kind, reason in (("Accepted", "Accepted"), ("Available", "EndpointsReady"), ("Ready", "Serving"))
+]
+
+
+@dataclass
+class Fleet:
+    """Services and what is known beside (implements `console.source.Source`)."""
+
+    desires: Sequence[Desire] = ()
+    insights: Mapping[str, Insight] = field(default_factory=dict)
+
+    def services(self) -> Iterable[Desire]:
+        """All of them."""
+        return self.desires
+
+    def insight(self, service_uid: str) -> Insight | None:
+        """What is known of one."""
+        return self.insights.get(service_uid)
+
+    @classmethod
+    def recorded(cls, *names: str) -> Fleet:
+        """A service of each recording, of its name."""
+        desires, insights = [], {}
+        for name in names:
+            recording = Recording.named(name)
+            replayed = recording.replay()
+            raw: dict[str, Any] = replayed.service
+            metadata = raw["metadata"] | {"namespace": NAMESPACE, "name": name, "uid": name}
+            pods, told = len(recording.pods), raw.get("status", {})
+            status = {"replicas": pods, "readyReplicas": pods} | told
+            status["conditions"] = [*_RECONCILED, *told.get("conditions", ())]
+            desires.append(read_desire(raw | {"metadata": metadata, "status": status}))
+            insights[name] = replayed.insight
+        return cls(desires, insights)
+
+
+@asynccontextmanager
+async def serving(fleet: Fleet) -> AsyncIterator[str]:
+    """The address of a console that shows them."""
+    port = free_port()
+    server = ConsoleServer(fleet, "127.0.0.1", port)
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        await server.stop()

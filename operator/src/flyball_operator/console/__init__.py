@@ -1,0 +1,1 @@
+"""EFFECT. The console: pages for people, read only. `server.py` is its port, the rest is PURE."""

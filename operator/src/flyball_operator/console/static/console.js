@@ -1,0 +1,29 @@
+// Sliders that answer as they move. Without this, the button asks.
+"use strict";
+
+const form = document.getElementById("objectives");
+const answer = document.getElementById("answer");
+let waiting = 0;
+let asking = new AbortController();
+
+async function ask() {
+  asking.abort();
+  asking = new AbortController();
+  const query = new URLSearchParams(new FormData(form));
+  try {
+    const response = await fetch(`${form.action}?${query}`, { signal: asking.signal });
+    const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("answer");
+    if (!found) throw new Error(`the operator answered ${response.status}`);
+    answer.replaceChildren(...document.importNode(found, true).childNodes);
+  } catch (error) {
+    if (error.name !== "AbortError") answer.textContent = `No answer: ${error.message}`;
+  }
+}
+
+if (form) {
+  form.addEventListener("input", (event) => {
+    document.querySelector(`output[for="${event.target.id}"]`).textContent = event.target.value;
+    clearTimeout(waiting);
+    waiting = setTimeout(ask, 150);
+  });
+}
