@@ -73,6 +73,9 @@ ensure_apt() {
   ) 8>"$FLYBALL_CACHE/apt.lock"
 }
 
+# ensure_browser: a browser that tests and pictures of the console are made with.
+ensure_browser() { ensure_apt chromium chromium-driver fonts-dejavu-core; }
+
 # ensure_uv: prints the path of uv; one of our own when none is installed.
 ensure_uv() {
   local own="$FLYBALL_CACHE/uv/bin/uv"

@@ -13,9 +13,11 @@ from flyball_operator.tuning.estimate.step_time import CellMeans
 
 #: Points that are drawn, the newest: an answer has an end.
 MOST_POINTS: Final = 500
-#: Sides of the square that points are in, and what is left of it and below for words.
+#: Sides of the square that points are in, and the room around it, for words.
 SIDE: Final = 320.0
 LEFT: Final = 56.0
+RIGHT: Final = 20.0
+ABOVE: Final = 12.0
 BELOW: Final = 44.0
 
 
@@ -66,8 +68,8 @@ class Chart:
     points: tuple[Point, ...]
     ticks: tuple[Tick, ...]
     groups: tuple[Group, ...]
-    width: float = LEFT + SIDE + 8.0
-    height: float = SIDE + BELOW
+    width: float = LEFT + SIDE + RIGHT
+    height: float = ABOVE + SIDE + BELOW
 
 
 def steps_of(model: StepModel, cells: Sequence[CellMeans]) -> list[Step]:
@@ -92,25 +94,26 @@ def chart(steps: Sequence[Step]) -> Chart | None:
     if not steps:
         return None
     figures = [figure for one in steps for figure in (one.measured, one.predicted)]
-    low, high = math.floor(math.log10(min(figures))), math.ceil(math.log10(max(figures)))
-    high = max(high, low + 1)
+    labels = _labels(min(figures), max(figures))
 
     def share(figure: float) -> float:
-        return (math.log10(figure) - low) / (high - low)
+        return math.log(figure / labels[0]) / math.log(labels[-1] / labels[0])
 
-    def point(one: Step) -> Point:
-        return Point(
-            round(LEFT + SIDE * share(one.measured), 1), round(SIDE * (1.0 - share(one.predicted)), 1), one.mixed
-        )
+    def place(across: float, down: float) -> tuple[float, float]:
+        return round(LEFT + SIDE * share(across), 1), round(ABOVE + SIDE * (1.0 - share(down)), 1)
 
-    ticks = (
-        Tick(f"{10.0**at:g}", LEFT + SIDE * at_share, SIDE * (1.0 - at_share)) for at, at_share in _decades(low, high)
-    )
-    return Chart(tuple(map(point, steps)), tuple(ticks), tuple(_groups(steps)))
+    points = (Point(*place(one.measured, one.predicted), one.mixed) for one in steps)
+    ticks = (Tick(f"{label:g}", *place(label, label)) for label in labels)
+    return Chart(tuple(points), tuple(ticks), tuple(_groups(steps)))
 
 
-def _decades(low: int, high: int) -> list[tuple[int, float]]:
-    return [(at, (at - low) / (high - low)) for at in range(low, high + 1)]
+def _labels(least: float, most: float) -> list[float]:
+    """1, 2 and 5 of each decade, from the last that is no more than the least to the first that is no less."""
+    decades = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(most)) + 2)
+    labels = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+    below = sum(label <= least for label in labels) - 1
+    above = sum(label < most for label in labels)
+    return labels[below : max(above, below + 1) + 1]
 
 
 def _groups(steps: Sequence[Step]) -> list[Group]:
@@ -131,5 +134,5 @@ def _group(magnitude: int, mixed: bool, steps: Sequence[Step]) -> Group:
         windows=len(steps),
         measured=f"{measured:.3g} ms",
         predicted=f"{predicted:.3g} ms",
-        off=f"{100 * off:+.0f} %",
+        off=f"{round(100 * off):+d} %",
     )

@@ -85,7 +85,7 @@ def row(service: Desire) -> Row:
         pods=pods(status),
         worst=f"{worst.name} {worst.attained} %" if worst is not None else "",
         capacity=status.tuning.capacity,
-        limits=f"{known[0]} requests, {known[1]} tokens" if None not in known else "",
+        limits=f"{known[0]} / {known[1]}" if None not in known else "",
         trouble=trouble(service),
     )
 

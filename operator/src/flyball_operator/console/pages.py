@@ -32,7 +32,7 @@ def _templates() -> Environment:
         finalize=_shortened,
     )
     made.filters["part"] = lambda text: quote(text, safe="")
-    made.globals["chart_of"] = {"side": chart.SIDE, "left": chart.LEFT}
+    made.globals["chart_of"] = {"side": chart.SIDE, "left": chart.LEFT, "above": chart.ABOVE}
     return made
 
 

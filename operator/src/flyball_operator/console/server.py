@@ -8,13 +8,13 @@ its work.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -35,8 +35,15 @@ _TYPES: Final = {
     "icon.svg": "image/svg+xml",
 }
 #: What a browser on the same machine calls it by. By other names a page of others could have it asked.
-_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCAL_HOST: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+#: What no handler says itself.
+_SAID: Final = {
+    HTTPStatus.NOT_FOUND: "There is no such page.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "The console changes nothing; accepted: GET",
+}
 
 
 class ConsoleServer:
@@ -77,7 +84,11 @@ class ConsoleServer:
             self._check_host(request)
             response = await self._in_turn(request, handler)
         except web.HTTPException as error:
-            response = _error(request, HTTPStatus(error.status), error.text or "", dict(error.headers))
+            status = HTTPStatus(error.status)
+            said = error.text or ""
+            response = _error(request, status, _SAID.get(status, said) if said.startswith(f"{status}:") else said)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
         except WrongQueryError as error:
             response = _error(request, HTTPStatus.BAD_REQUEST, str(error))
         response.headers.update(HEADERS)
@@ -85,9 +96,8 @@ class ConsoleServer:
 
     def _check_host(self, request: web.Request) -> None:
         """On loopback, a page of others whose name leads here is told nothing."""
-        host = urlsplit(f"//{request.host}").hostname
-        if ip_address(self._address).is_loopback and host not in _LOCAL_NAMES:
-            raise web.HTTPForbidden(text="This name of the console is unknown; accepted: localhost, 127.0.0.1, ::1")
+        if ip_address(self._address).is_loopback and not _LOCAL_HOST.fullmatch(request.host):
+            raise web.HTTPForbidden(text="This name of the console is unknown; accepted: localhost, 127.0.0.1, [::1]")
 
     async def _in_turn(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if self._waiting >= MOST_WAITING:
@@ -147,11 +157,6 @@ def _page(template: str, status: HTTPStatus = HTTPStatus.OK, *, root: str, **val
     return web.Response(status=status, text=render(template, root=root, **values), content_type="text/html")
 
 
-def _error(
-    request: web.Request, status: HTTPStatus, message: str, headers: dict[str, str] | None = None
-) -> web.Response:
+def _error(request: web.Request, status: HTTPStatus, message: str) -> web.Response:
     root = "../" * (request.rel_url.raw_path.count("/") - 1) or "./"
-    page = _page("error", status, root=root, title=f"{status.value} {status.phrase}", message=message)
-    if headers is not None and "Allow" in headers:
-        page.headers["Allow"] = headers["Allow"]
-    return page
+    return _page("error", status, root=root, title=f"{status.value} {status.phrase}", message=message)

@@ -1,0 +1,113 @@
+"""The console's port: what it answers to whatever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from flyball_lab.harness.console_fleet import Fleet, serving
+from flyball_lab.harness.manifests import good
+from flyball_operator.api.desire import read_desire
+from flyball_operator.console.server import MOST_WAITING
+
+PAGES = ("", "services/team/chat", "services/team/chat/decisions", "services/team/chat/what-if")
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """Of a console with one service, which another replica leads."""
+    found = good(metadata__namespace="team", metadata__uid="uid-1")
+    found["spec"]["engine"]["env"] = [{"name": "HF_TOKEN", "value": "a-secret-value"}]
+    found["metadata"]["annotations"] = {"note": "a-secret-value"}
+    async with serving(Fleet([read_desire(found)])) as address, httpx.AsyncClient(base_url=address) as made:
+        yield made
+
+
+async def test_every_page_is_whole_shows_no_secret_and_lets_browsers_load_nothing_else(
+    client: httpx.AsyncClient,
+) -> None:
+    for path in (*PAGES, "static/console.css", "static/console.js", "static/icon.svg", "nothing"):
+        answer = await client.get(path)
+        assert answer.status_code == (404 if path == "nothing" else 200), path
+        assert answer.headers["Content-Security-Policy"] == POLICY
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "a-secret-value" not in answer.text
+        assert len(answer.content) < 20_000
+        if not path.startswith("static"):
+            assert answer.text.rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
+async def test_nothing_but_get_is_answered(client: httpx.AsyncClient, method: str) -> None:
+    for path in (*PAGES, "static/console.js"):
+        answer = await client.request(method, path)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
+        assert answer.headers["Content-Security-Policy"] == POLICY
+        assert method == "HEAD" or "The console changes nothing; accepted: GET" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "services/team/other",
+        "services/other/chat",
+        "services/team",
+        "services/team/chat/delete",
+        "static/server.py",
+        "static/../server.py",
+        "static/%2e%2e%2fserver.py",
+        "services/team/%3Cscript%3E",
+        "metrics",
+    ],
+)
+async def test_what_is_not_there_is_a_page_that_says_so(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(path)
+    assert answer.status_code == 404
+    assert "<h1>404 Not Found</h1>" in answer.text
+    assert "<script" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("?page=two", "page: &#39;two&#39;; accepted: a number from 1 to 1"),
+        ("?page=1&page=1", "A parameter is given twice; accepted: each once"),
+        ("?order=name", "order: unknown; accepted: search, page"),
+        (f"?search={'a' * 200}", "search: 200 characters; accepted: at most 128"),
+    ],
+)
+async def test_a_wrong_query_is_refused_by_name(client: httpx.AsyncClient, path: str, says: str) -> None:
+    answer = await client.get(path)
+    assert answer.status_code == 400
+    assert says in answer.text
+
+
+async def test_of_recorded_tuning_the_law_answers_and_refuses_by_name() -> None:
+    fleet = await asyncio.to_thread(Fleet.recorded, "load-h100-chat")
+    page = "services/team-a/load-h100-chat/what-if"
+    async with serving(fleet) as address, httpx.AsyncClient(base_url=address) as client:
+        answered = await client.get(page, params={"per-token": "60"})
+        assert answered.status_code == 200
+        assert "<td>921</td><td>2090</td>" in answered.text
+        refused = await client.get(page, params={"per-token": "5000"})
+        assert refused.status_code == 400
+        assert "per-token: &#39;5000&#39;; accepted: 7.5 to 120 milliseconds" in refused.text
+        assert "<td>" not in refused.text
+
+
+async def test_on_loopback_a_page_of_others_whose_name_leads_here_is_told_nothing(client: httpx.AsyncClient) -> None:
+    for host in ("localhost:8081", "127.0.0.1", "[::1]:8081"):
+        assert (await client.get("", headers={"Host": host})).status_code == 200
+    for host in ("rebound.example", "localhost.rebound.example", "127.0.0.1.rebound.example:8081", "[", "a b"):
+        assert (await client.get("", headers={"Host": host})).status_code in (400, 403), host
+
+
+async def test_a_crowd_is_told_to_ask_again(client: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(*(client.get("") for _ in range(3 * MOST_WAITING)))
+    assert {answer.status_code for answer in answers} == {200, 503}
+    assert (await client.get("")).status_code == 200
