@@ -178,6 +178,36 @@ def test_a_fenced_operator_without_prometheus_is_scraped_by_nobody_but_helm_test
     assert len(json.loads(text)["control"]) == 1
 
 
+def test_the_console_is_off_and_on_loopback_unless_it_has_a_service() -> None:
+    def made(values: Object) -> tuple[dict[str, str], set[str]]:
+        """Settings, and names of Services."""
+        rendered = render(values)
+        given = {one["name"]: one.get("value", "") for one in environment(rendered)}
+        services = {one["metadata"]["name"] for one in of_kind(rendered, "Service")}
+        return {name: value for name, value in given.items() if "CONSOLE" in name}, services
+
+    assert made({}) == ({}, {"flyball-metrics"})
+    # On loopback by the operator's own default.
+    assert made({"console": {"enabled": True}}) == ({"FLYBALL_CONSOLE_PORT": "8081"}, {"flyball-metrics"})
+    assert Settings(console_port=8081).console_address.is_loopback
+    served = {"FLYBALL_CONSOLE_PORT": "8081", "FLYBALL_CONSOLE_ADDRESS": "0.0.0.0"}
+    both = {"flyball-metrics", "flyball-console"}
+    assert made({"console": {"enabled": True, "service": True}}) == (served, both)
+
+
+def test_a_fenced_console_is_reached_by_the_peers_that_are_named_alone() -> None:
+    def reached(*peers: Object) -> list[Object]:
+        fenced: Object = {"enabled": True, "prometheus": [], "console": list(peers)}
+        (own,) = of_kind(
+            render({"networkPolicy": fenced, "console": {"enabled": True, "service": True}}), "NetworkPolicy"
+        )
+        return [rule for rule in own["spec"]["ingress"] if rule["ports"][0]["port"] == "console"]
+
+    assert reached() == [], "an empty list of peers would be all"
+    proxy: Object = {"podSelector": {"matchLabels": {"app": "oauth2-proxy"}}}
+    assert reached(proxy) == [{"from": [proxy], "ports": [{"protocol": "TCP", "port": "console"}]}]
+
+
 def test_helm_test_asks_what_is_there_with_rights_to_read_that_go_with_it() -> None:
     def arguments(values: Object) -> list[str]:
         (pod,) = of_kind(render(values), "Pod")
@@ -511,6 +541,8 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"prometheus": {"url": "prometheus:9090"}}, "'prometheus:9090' does not match pattern"),
     ({"prometheus": {"url": "https://me:word@prometheus"}}, "at '/prometheus/url'"),
     ({"tracing": {"endpoint": "collector:4317"}}, "at '/tracing/endpoint'"),
+    ({"console": {"service": True}}, "at '/console/enabled'"),
+    ({"networkPolicy": {"console": [{}]}}, "minProperties: got 0, want 1"),
     ({"prometheus": {"bearerToken": {"token": "eyJ"}}}, "additional properties 'token' not allowed"),
     (
         {"prometheus": {"bearerToken": {"secret": "a"}, "basicAuth": {"secret": "b", "username": "c"}}},

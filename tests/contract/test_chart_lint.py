@@ -28,7 +28,8 @@ ALL_ON: Object = {
         "headers": {"secret": "tenant"},
         "tls": {"ca": {"configMap": "ca"}, "clientCertificate": {"secret": "client"}},
     },
-    "networkPolicy": {"enabled": True},
+    "networkPolicy": {"enabled": True, "console": [{"podSelector": {}}]},
+    "console": {"enabled": True, "service": True},
     "admissionPolicies": {
         "operator": True,
         "inferenceServices": {

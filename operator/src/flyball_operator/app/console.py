@@ -31,7 +31,7 @@ class ProcessSource:
 @asynccontextmanager
 async def console(settings: Settings, cache: Cache, shards: Shards) -> AsyncIterator[None]:
     """Serve the console meanwhile, if it is wanted. Raises `OSError` where its port is taken."""
-    if settings.console_port is None:
+    if not settings.console_port:
         yield
         return
     # Here: templates take memory, and most have no console.

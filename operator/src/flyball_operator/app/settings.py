@@ -225,8 +225,8 @@ class Settings(PrometheusSettings):
     """Replicas that there should be: each holds its share of the shards."""
     metrics_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     """Port of /metrics, /healthz and /readyz, on all addresses."""
-    console_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
-    """Port of the console. Default: none; there is no console."""
+    console_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """Port of the console; 0: there is none."""
     console_address: IPvAnyAddress = IPv4Address("127.0.0.1")
     """Address that the console listens on. It has no login: on all addresses, whoever reaches the pod can read it."""
     tracing_endpoint: HttpUrl | None = None

@@ -1,1 +1,1 @@
-"""EFFECT. The console: pages for people, read only. `server.py` is its port, the rest is PURE."""
+"""PURE, but for its port (`server.py`). The console: pages for people, read only."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import HttpUrl
+from pydantic import HttpUrl, IPvAnyAddress
 from pydantic.fields import FieldInfo
 
 from flyball_lab.benchmark.options import parser as bench_parser
@@ -61,6 +61,7 @@ _TYPES: Final[Mapping[Any, str]] = {
     bool: "true or false",
     HttpUrl | None: "URL",
     HttpUrl: "URL",
+    IPvAnyAddress: "IP address",
     Path | None: "path",
     tuple[str, ...]: "comma-separated list",
     IngressPeers | None: "JSON",
