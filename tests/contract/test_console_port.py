@@ -10,8 +10,13 @@ import pytest
 
 from flyball_lab.harness.console_fleet import Fleet, serving
 from flyball_lab.harness.manifests import good
+from flyball_lab.harness.ports import free_port
 from flyball_operator.api.desire import read_desire
+from flyball_operator.app.console import console
+from flyball_operator.app.settings import Settings
+from flyball_operator.app.shards import Shards
 from flyball_operator.console.server import MOST_WAITING
+from flyball_operator.kube.cache import Cache
 
 PAGES = ("", "services/team/chat", "services/team/chat/decisions", "services/team/chat/what-if")
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -111,3 +116,17 @@ async def test_a_crowd_is_told_to_ask_again(client: httpx.AsyncClient) -> None:
     answers = await asyncio.gather(*(client.get("") for _ in range(3 * MOST_WAITING)))
     assert {answer.status_code for answer in answers} == {200, 503}
     assert (await client.get("")).status_code == 200
+
+
+async def test_an_operator_serves_it_where_it_has_a_port_and_of_what_its_informers_know() -> None:
+    cache, port = Cache(), free_port()
+    cache.observe_service(
+        good(metadata__namespace="team", metadata__uid="uid-1", metadata__resourceVersion="1"), deleted=False
+    )
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with console(Settings(console_port=port), cache, Shards(1)):
+            assert "1 service, 0 Ready" in (await client.get("/")).text
+            assert "Only the replica that tunes this service" in (await client.get("/services/team/chat")).text
+        async with console(Settings(), cache, Shards(1)):
+            with pytest.raises(httpx.ConnectError):
+                await client.get("/")

@@ -194,6 +194,7 @@ def test_nothing_that_a_service_is_named_or_said_to_be_becomes_markup() -> None:
         assert not any(name.startswith("on") or name == "style" for name, _ in read.attributes)
         assert read.of("src") <= {"../../../static/console.js"}
         assert not any("//" in address or ":" in address for address in read.of("src", "href", "action"))
+        assert not any(address.startswith("/") for address in read.of("src", "href", "action")), "proxies add a path"
         assert "{{ 7 * 7 }}" in page, "a template in a value is left as it is"
 
 
