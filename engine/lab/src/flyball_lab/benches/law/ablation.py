@@ -57,7 +57,8 @@ SLOWED: Final = next(
     for case in SCENARIOS
     if isinstance(case, Scenario) and case.name == "h100 mix shift"
 )
-#: Scenarios made from a seed, besides.
+#: Played with each seed, and so many that are made from a seed, besides.
+CASES: Final = (*SCENARIOS, SLOWED)
 RANDOM: Final = 30
 #: Values that switch a rule off, where there is one.
 OFF: Final[Mapping[str, Any]] = {
@@ -163,7 +164,7 @@ def measure(options: Options) -> Figures:
     Raises InterruptedPart with the runs that were finished.
     """
     named = QUICK if options.quick and not options.scenarios else options.scenarios
-    played = [(case, seed) for seed in options.played for case in (*SCENARIOS, SLOWED)]
+    played = [(case, seed) for seed in options.played for case in CASES]
     played += [(case, 1) for case in random_scenarios(RANDOM)]
     runs = [(case, seed, gate) for case, seed in played if not named or case.name in named for gate in (False, True)]
     asked = names() if ALL in options.ablate or not options.ablate else options.ablate
