@@ -14,6 +14,7 @@ from flyball_lab.benches.law.ablation import INERT, OFF, SHARES, Run, changed, i
 from flyball_lab.benches.law.contenders import play, the_law
 from flyball_lab.benches.law.random_scenarios import random_scenarios
 from flyball_lab.benches.law.scenarios import SCENARIOS
+from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.virtual import run
 from flyball_lab.tools import reference
 from flyball_operator import tuning
@@ -73,7 +74,12 @@ def test_what_decides_the_same_is_not_simulated_again_and_what_does_not_is(
     with in_force(change):
         whole = play(short, the_law(5.0), 1, gate=True)
     runs = list[Any]()
-    monkeypatch.setattr(ablation, "run", lambda core, *given, **named: (runs.append(core), run(core, *given, **named)))
+
+    def counted(core: Core, *given: Any, **named: Any) -> None:
+        runs.append(core)
+        run(core, *given, **named)
+
+    monkeypatch.setattr(ablation, "run", counted)
     assert Run(short, 1, gate=True, changed=change).play() == whole
     assert bool(runs) is simulated
     assert simulated or whole == as_it_is
