@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ ROOMY = Governed([PlantPhase(SECONDS, 9, 120, 40)], 3, CHAT)
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus that scraped all of them."""
     folder = tmp_path_factory.mktemp("fleet")
-    filled(folder, (SWARM, STEADY, IDLE, ROOMY), seconds=SECONDS, end=time.time())
+    filled(folder, (SWARM, STEADY, IDLE, ROOMY), seconds=SECONDS)
     with prometheus(folder) as running:
         yield running.url
 

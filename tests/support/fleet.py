@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import Metric as Family
 
 from flyball_engine.contract import Limits, Metric
 from flyball_engine.control.metrics import EngineCollector
@@ -133,7 +133,7 @@ class Governed:
             for number, (engine, queue) in enumerate(zip(engines, queues, strict=True)):
                 engine.plant.run(second, queue)
                 target = {"job": "flyball", "instance": f"10.1.0.{number}:8001", NAMESPACE: "team", UID: self.uid}
-                for family in cast("Iterable[Family]", registries[number].collect()):
+                for family in registries[number].collect():
                     for sample in family.samples:
                         yield second, sample.name, {**sample.labels, **target, POD: f"chat-{number}"}, sample.value
 
@@ -149,12 +149,15 @@ def _spread(load: Sequence[PlantPhase | Sequence[PlantPhase]], pods: int) -> lis
     return [deque(list(found)[pod::pods]) for pod in range(pods)]
 
 
-def filled(folder: Path, fleet: Sequence[Plain | Governed], *, seconds: int, end: float) -> None:
-    """Give the Prometheus that will run in this folder what it would have scraped until the Unix time `end`."""
+def filled(folder: Path, fleet: Sequence[Plain | Governed], *, seconds: int) -> None:
+    """Give the Prometheus that will run in this folder what it would have scraped until now."""
     text = folder / "scraped.om"
+    samples = [list(service.scraped(seconds)) for service in fleet]
+    # To simulate them takes its time.
+    end = time.time()
     with text.open("w") as file:
-        for service in fleet:
-            for second, name, labels, value in service.scraped(seconds):
+        for found in samples:
+            for second, name, labels, value in found:
                 shown = ",".join(f'{label}="{given}"' for label, given in labels.items())
                 file.write(f"{name}{{{shown}}} {value} {end - seconds + second:.3f}\n")
         file.write("# EOF\n")

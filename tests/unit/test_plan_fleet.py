@@ -33,20 +33,29 @@ def hour(load: float, replicas: float = 4, **seen: Any) -> Window:
         "kv_peak": 0.2,
         "met": {"ttft": ALL_MET, "tpot": ALL_MET},
     }
-    return Window(at=0.0, seconds=HOUR, replicas=replicas, arrivals=load * replicas, **(usual | seen))
+    return Window(at=0.0, seconds=HOUR, arrivals=load * replicas, replicas=replicas, **(usual | seen))
 
 
 def fleet_of(*windows: Window, **known: Any) -> ServicePlan:
     """The plan of plain vLLM pods."""
     at = [replace(window, at=HOUR * (number + 1)) for number, window in enumerate(windows)]
-    usual: dict[str, Any] = {"name": "team/qwen", "kind": Kind.STOCK, "objectives": (TTFT, TPOT), "gpus": 2}
+    usual: dict[str, Any] = {
+        "now": round(windows[-1].replicas),
+        "name": "team/qwen",
+        "kind": Kind.STOCK,
+        "objectives": (TTFT, TPOT),
+        "gpus": 2,
+    }
     return planned(ServicePast(windows=tuple(at), **(usual | known)))
 
 
 def governed(*windows: Window, rate: float, error: float = 0.0, **known: Any) -> ServicePlan:
     """The plan of pods with the plugin, of which one carries so many requests per second in each hour."""
     carried = [
-        replace(one, capacity=Capacity(rate=rate, asked=one.arrivals, alone={"ttft": rate, "tpot": 2 * rate}))
+        replace(
+            one,
+            capacity=Capacity(rate=rate, asked=one.arrivals, alone={"ttft": rate, "tpot": 2 * rate}, binding="ttft"),
+        )
         for one in windows
     ]
     return fleet_of(*carried, kind=Kind.PLUGIN, error=error, **known)
@@ -61,9 +70,10 @@ def said(plan: ServicePlan) -> str:
 
 def test_a_fleet_with_too_many_replicas_saves_what_the_model_says_is_not_needed() -> None:
     plan = governed(hour(1.0), hour(2.0), hour(1.5), rate=5.0)
-    assert (plan.limit, plan.now, plan.replicas.advised, plan.saved) == (Limit.NOTHING, 4, 2, 2)
+    assert (plan.limit, plan.past.now, plan.replicas.advised, plan.saved) == (Limit.NOTHING, 4, 2, 2)
     assert plan.alone["tpot"].advised == 1, "8/s at 10/s per replica"
     assert "saves 2 replicas, 4 GPUs" in said(plan)
+    assert "nothing: nobody waited, no objective was missed; ttft would be missed first" in said(plan)
     assert "1 service: 4 replicas now, 2 would do; 8 GPUs now, 4" in said(plan)
 
 
@@ -143,6 +153,12 @@ def test_an_idle_service_gets_no_number() -> None:
     assert "idle: no request came replicas 4 now" in said(plan)
 
 
+def test_a_service_that_does_not_run_any_more_saves_nothing() -> None:
+    plan = fleet_of(hour(2.0), hour(2.0), hour(2.0), now=0)
+    assert (plan.replicas.advised, plan.saved) == (4, None)
+    assert "0 of 1 services have a number" in said(plan)
+
+
 def test_too_little_data_gives_no_number() -> None:
     plan = fleet_of(hour(2.0), hour(2.0), hour(0.001))
     assert plan.replicas.advised is None
@@ -215,10 +231,10 @@ def test_of_two_jobs_the_one_that_sees_most_pods_is_believed() -> None:
     assert by_group(answer(*rows), ("namespace",)) == {("",): {("replicas", ""): 3.0}}
 
 
-def test_a_day_has_windows_of_an_hour_and_less_has_as_many() -> None:
+def test_a_day_has_windows_of_an_hour_and_none_is_shorter_than_a_minute() -> None:
     day, short = look_back(None, 1e9), look_back("10m", 1e9)
     assert (day.count, day.seconds, day.ends()[-1]) == (24, 3600, int(1e9))
-    assert (short.count, short.seconds) == (24, 25)
+    assert (short.count, short.seconds) == (10, 60)
     assert look_back("168h", 1e9).count == 168
 
 

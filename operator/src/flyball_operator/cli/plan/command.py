@@ -57,7 +57,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Asks Prometheus what a fleet of vLLM (0.26 or later) did, with Flyball's plugin or without, and "
         "says of each service what limits it, how many replicas and GPUs would hold its objectives at the busiest "
         "load, how sure that is, and what it saves or costs. Objectives are those of the options for all services; "
-        "else those of the InferenceServices, for which the cluster is asked. Nothing is changed anywhere. Exit code "
+        "else those of the InferenceServices, which it must be allowed to list. Nothing is changed anywhere. Exit code "
         "1: Prometheus or the cluster cannot be asked, no vLLM is scraped, or no request came.",
     )
     add_prometheus(parser)

@@ -14,7 +14,17 @@ from flyball_operator.api.v1alpha1 import (
     Mode,
 )
 from flyball_operator.cli.plan import fleet_queries
-from flyball_operator.cli.plan.fleet_answers import Group, by_group, ceilings, share, stock_arrivals, window_of
+from flyball_operator.cli.plan.fleet_answers import (
+    Figures,
+    Group,
+    by_group,
+    ceilings,
+    pods_of,
+    share,
+    stock_arrivals,
+    window_of,
+)
+from flyball_operator.cli.plan.fleet_queries import Grouping
 from flyball_operator.cli.plan.modelled import Learnt, capacity_of, learnt
 from flyball_operator.cli.plan.objectives import LookBack
 from flyball_operator.cli.plan.windows import Kind, ServicePast, Share, Window
@@ -69,12 +79,14 @@ def _stock(source: Source, asked: Asked) -> list[ServicePast]:
             between = {name: bounds for name, (_, bounds) in met.items() if bounds[0] < bounds[1]}
             edges.setdefault(name, {}).update(between)
             windows.setdefault(name, []).append(replace(window, met={key: found for key, (found, _) in met.items()}))
+    now = _now(source, group, fleet_queries.STOCK_GAUGES, asked)
     return [
         ServicePast(
             name="/".join(filter(None, name)) or "vLLM",
             kind=Kind.STOCK,
             objectives=asked.objectives,
             windows=tuple(found),
+            now=pods_of(now.get(name)),
             gpus=asked.gpus,
             edges=edges[name],
         )
@@ -103,7 +115,15 @@ def _plugin(source: Source, asked: Asked) -> list[ServicePast]:
         return []
     span = asked.look_back.end - asked.look_back.start
     started = ceilings(source.query(fleet_queries.ceilings(group, span), asked.look_back.end), group.labels)
-    return [_plugin_past(identity, found, started.get(identity, {}), asked) for identity, found in seen.items()]
+    now = _now(source, group, fleet_queries.PLUGIN_GAUGES, asked)
+    return [
+        _plugin_past(identity, found, started.get(identity, {}), pods_of(now.get(identity)), asked)
+        for identity, found in seen.items()
+    ]
+
+
+def _now(source: Source, group: Grouping, names: Mapping[str, str], asked: Asked) -> Mapping[Group, Figures]:
+    return by_group(source.query(fleet_queries.now(group, names), asked.look_back.end), group.labels)
 
 
 def _signals(source: Source, targets: str, seconds: int, at: float) -> dict[Identity, Signals]:
@@ -132,7 +152,11 @@ def _signals(source: Source, targets: str, seconds: int, at: float) -> dict[Iden
 
 
 def _plugin_past(
-    identity: Identity, seen: Sequence[tuple[Window, Signals]], started: Mapping[str, float], asked: Asked
+    identity: Identity,
+    seen: Sequence[tuple[Window, Signals]],
+    started: Mapping[str, float],
+    now: int,
+    asked: Asked,
 ) -> ServicePast:
     service = asked.services.get(identity)
     spec = _spec(service, started, asked.objectives)
@@ -153,6 +177,7 @@ def _plugin_past(
             )
             for window, signals in seen
         ),
+        now=now,
         ceiling=started.get(_SEQS),
         gpus=asked.gpus if asked.gpus is not None or service is None else _gpus(service),
         error=model.error,

@@ -42,6 +42,11 @@ def ceilings(answer: Any, labels: tuple[str, ...]) -> dict[Group, dict[str, floa
     return found
 
 
+def pods_of(figures: Figures | None) -> int:
+    """The pods that there are; none where nobody scrapes any."""
+    return 0 if figures is None else round(figures.get(("replicas", ""), 0.0))
+
+
 def window_of(figures: Figures, *, at: float, seconds: float, arrivals: float) -> Window | None:
     """The window, without how objectives were met; None where a gauge is not known: it has too few scrapes."""
     known = {name: figures[name, ""] for name in _NEEDED if (name, "") in figures}

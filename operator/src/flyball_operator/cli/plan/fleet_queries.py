@@ -90,6 +90,11 @@ def requests(group: Grouping, window: int, metrics: Iterable[Metric]) -> str:
     return _together(figures)
 
 
+def now(group: Grouping, names: Mapping[str, str]) -> str:
+    """The pods that there are."""
+    return _together({"replicas": _pods(group, group.of(names["running"]))})
+
+
 def ceilings(group: Grouping, seconds: int) -> str:
     """What engines were started with, by the label `knob`."""
     ceiling = f"last_over_time({group.of(MetricName.CEILING)}[{seconds}s])"
@@ -98,14 +103,17 @@ def ceilings(group: Grouping, seconds: int) -> str:
 
 def _gauges(group: Grouping, names: Mapping[str, str], window: int, waits: str) -> dict[str, str]:
     running, waiting, kv = group.of(names["running"]), group.of(names["waiting"], waits), group.of(names["kv"])
-    pods = f"count {group.by()} (count {group.by(group.replica)} ({running}))"
     return {
-        "replicas": f"avg_over_time(({pods})[{window}s:{max(1, window // _LOOKS)}s])",
+        "replicas": f"avg_over_time(({_pods(group, running)})[{window}s:{max(1, window // _LOOKS)}s])",
         "waiting": f"sum {group.by()} (avg_over_time({waiting}[{window}s]))",
         "running_peak": f"max {group.by()} (max_over_time({running}[{window}s]))",
         "kv": f"avg {group.by()} (avg_over_time({kv}[{window}s]))",
         "kv_peak": f"max {group.by()} (max_over_time({kv}[{window}s]))",
     }
+
+
+def _pods(group: Grouping, running: str) -> str:
+    return f"count {group.by()} (count {group.by(group.replica)} ({running}))"
 
 
 def _together(figures: Mapping[str, str]) -> str:

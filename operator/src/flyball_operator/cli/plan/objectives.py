@@ -21,9 +21,9 @@ THRESHOLDS: Final = {
 USUAL_TARGET: Final = "95"
 USUAL_SINCE: Final = "24h"
 USUAL_BY: Final = "namespace,model_name"
-#: Windows of a look-back at the least, and the seconds that one has: an hour where there are enough.
+#: Windows that a look-back should have, and the seconds of one: an hour where there are enough, and two scrapes.
 _WINDOWS: Final = 24
-_LEAST_SECONDS, _MOST_SECONDS = 15, 3600
+_LEAST_SECONDS, _MOST_SECONDS = 60, 3600
 _LEAST_SINCE, _MOST_SINCE = "5m", "744h"
 _MOST_GPUS: Final = 1024
 #: Labels that pods of a service differ by, or that the plan needs itself.

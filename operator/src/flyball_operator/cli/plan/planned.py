@@ -27,7 +27,7 @@ class Attained:
 
 @dataclass(frozen=True, kw_only=True)
 class ServicePlan:
-    """What is said of a service. `busiest`: None where no request came. `now`: replicas of the newest window.
+    """What is said of a service. `busiest`: None where no request came.
 
     `alone`: replicas by objective, each alone. `notes`: what else has to be said, in sentences.
     """
@@ -36,7 +36,6 @@ class ServicePlan:
     counts: Counter[Limit]
     limit: Limit
     busiest: Window | None
-    now: int
     replicas: Replicas
     alone: Mapping[str, Replicas]
     attained: Mapping[str, Attained]
@@ -44,8 +43,8 @@ class ServicePlan:
 
     @property
     def saved(self) -> int | None:
-        """Replicas fewer than now; below zero: more. None where no number is told."""
-        return None if self.replicas.advised is None else self.now - self.replicas.advised
+        """Replicas fewer than now; below zero: more. None where no number is told, or none runs."""
+        return None if self.replicas.advised is None or not self.past.now else self.past.now - self.replicas.advised
 
     def gpus(self, replicas: int | None) -> int | None:
         """Of so many replicas, None where that is not known."""
@@ -64,17 +63,12 @@ def planned(past: ServicePast) -> ServicePlan:
         counts=counts,
         limit=main_limit(counts),
         busiest=busiest,
-        now=_now(past),
         replicas=together,
         alone={one.name: replicas(past, (one,)) for one in past.objectives} if several else {},
         attained={one.name: found for one in past.objectives if (found := _attained(past, one.name)) is not None},
         notes=(),
     )
     return plan if busiest is None else replace(plan, notes=tuple(_notes(plan)))
-
-
-def _now(past: ServicePast) -> int:
-    return next((round(one.replicas) for one in reversed(past.windows) if one.replicas > 0.0), 0)
 
 
 def _attained(past: ServicePast, name: str) -> Attained | None:
@@ -125,6 +119,6 @@ def _untried(plan: ServicePlan) -> Iterator[str]:
         return
     full = max(window.kv_peak for window in plan.past.windows)
     yield f"Nobody waited, and at most {percent(full)} of a KV cache were used: fewer replicas may do."
-    if plan.now > 1:
-        more = plan.now / (plan.now - 1) - 1.0
-        yield f"To learn it, run {plan.now - 1} for a busy window: each then gets {percent(more)} more load."
+    if (now := plan.past.now) > 1:
+        more = now / (now - 1) - 1.0
+        yield f"To learn it, run {now - 1} for a busy window: each then gets {percent(more)} more load."

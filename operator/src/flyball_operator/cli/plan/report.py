@@ -62,9 +62,9 @@ def as_json(fleet: FleetPlan) -> dict[str, Any]:
 
 def _service(plan: ServicePlan) -> Iterator[str]:
     yield printable(f"{plan.past.name} ({_KINDS[plan.past.kind]})")
-    yield from _row("limits", f"{plan.limit}: {MEANING[plan.limit]}{_share_of_windows(plan)}")
+    yield from _row("limits", f"{plan.limit}: {MEANING[plan.limit]}{_more_of_limits(plan)}")
     if plan.busiest is None:
-        yield from _row("replicas", f"{plan.now} now")
+        yield from _row("replicas", f"{plan.past.now} now")
         return
     mean = sum(window.arrivals for window in plan.past.windows) / len(plan.past.windows)
     yield from _row(
@@ -74,7 +74,7 @@ def _service(plan: ServicePlan) -> Iterator[str]:
     )
     for objective in plan.past.objectives:
         yield from _row("objective", _objective(plan, objective))
-    yield from _row("replicas", f"{plan.now} now; {_advice(plan.replicas)}")
+    yield from _row("replicas", f"{plan.past.now} now; {_advice(plan.replicas)}")
     if plan.replicas.why:
         yield from _row("rests on", f"{number(plan.replicas.windows, 'window')}: {plan.replicas.why}")
     if (saved := _saved(plan)) is not None:
@@ -83,9 +83,10 @@ def _service(plan: ServicePlan) -> Iterator[str]:
         yield from _row("note", note)
 
 
-def _share_of_windows(plan: ServicePlan) -> str:
+def _more_of_limits(plan: ServicePlan) -> str:
     if plan.limit in (Limit.IDLE, Limit.NOTHING):
-        return ""
+        capacity = None if plan.busiest is None else plan.busiest.capacity
+        return f"; {capacity.binding} would be missed first" if capacity is not None and capacity.binding else ""
     others = ", ".join(f"{limit} in {count}" for limit, count in plan.counts.most_common() if limit is not plan.limit)
     of = f" ({plan.counts[plan.limit]} of {plan.counts.total()} windows"
     return f"{of}; {others})" if others else f"{of})"
@@ -137,12 +138,12 @@ def _saved(plan: ServicePlan) -> str | None:
 
 
 def _total(fleet: FleetPlan) -> Iterator[str]:
-    told = [plan for plan in fleet.services if plan.replicas.advised is not None]
+    told = [plan for plan in fleet.services if plan.saved is not None]
     left = len(fleet.services) - len(told)
     of = f"{len(told)} of {len(fleet.services)} services" if left else number(len(told), "service")
-    now, advised = sum(plan.now for plan in told), sum(plan.replicas.advised or 0 for plan in told)
+    now, advised = sum(plan.past.now for plan in told), sum(plan.replicas.advised or 0 for plan in told)
     text = f"{of}: {number(now, 'replica')} now, {advised} would do"
-    gpus = [(plan.gpus(plan.now), plan.gpus(plan.replicas.advised)) for plan in told]
+    gpus = [(plan.gpus(plan.past.now), plan.gpus(plan.replicas.advised)) for plan in told]
     if told and all(before is not None for before, _ in gpus):
         text += f"; {number(sum(before or 0 for before, _ in gpus), 'GPU')} now, {sum(after or 0 for _, after in gpus)}"
     yield from _row("sum", text if told else f"{of} have a number")
@@ -168,7 +169,7 @@ def _service_json(plan: ServicePlan) -> dict[str, Any]:
         "source": past.kind.value,
         "limit": plan.limit.value,
         "limits_in_windows": {limit.value: count for limit, count in plan.counts.most_common()},
-        "replicas_now": plan.now,
+        "replicas_now": plan.past.now,
         "gpus_per_replica": past.gpus,
         "peak_requests_per_second": None if plan.busiest is None else _figure(plan.busiest.arrivals),
         "objectives": [_objective_json(plan, objective) for objective in past.objectives],

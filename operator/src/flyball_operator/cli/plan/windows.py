@@ -69,8 +69,8 @@ class Capacity:
 class Window:
     """One window, which ended `at`. Figures are of the whole service, means unless they say otherwise.
 
-    `running_peak`, `kv_peak`: the most at any time in any engine. `met`: by the name of the objective. `capacity`: None
-    where no model says.
+    `running_peak`, `kv_peak`: the most at any time in any engine. `met`: by the name of
+    the objective. `capacity`: None where no model says.
     """
 
     at: float
@@ -105,7 +105,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class ServicePast:
-    """A service over the look-back, its windows by time.
+    """A service over the look-back, its windows by time. `now`: replicas at the end of it.
 
     `ceiling`: requests that an engine was started to run at once, None where nothing says. `gpus`: of one replica, None
     where nothing says. `edges`: the bounds of vLLM's buckets around each objective that is not on one. `error`: of the
@@ -116,6 +116,7 @@ class ServicePast:
     kind: Kind
     objectives: tuple[LatencyObjective, ...]
     windows: tuple[Window, ...]
+    now: int
     ceiling: float | None = None
     gpus: int | None = None
     edges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
