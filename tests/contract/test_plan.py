@@ -30,14 +30,16 @@ SPEC_OBJECTIVES = [
 SWARM = Plain([PlantPhase(SECONDS / 2, 3, 120, 40), PlantPhase(SECONDS / 2, 14, 120, 40)], 1, namespace="full", seqs=4)
 STEADY = Plain([PlantPhase(SECONDS, 4, 120, 40)], 2)
 IDLE = Plain([PlantPhase(SECONDS, 1e-9, 120, 40)], 1, namespace="idle")
-ROOMY = Governed([PlantPhase(SECONDS, 9, 120, 40)], 3, CHAT)
+ROOMY = Governed([PlantPhase(SECONDS, 9, 120, 40)], 3, CHAT, namespace="own")
+#: The same pods as a job sees them that scrapes vLLM's own port, and gives them no UID.
+ROOMY_TWICE = Plain([PlantPhase(SECONDS, 0.2, 120, 40)], 3, namespace="own", name="chat")
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus that scraped all of them."""
     folder = tmp_path_factory.mktemp("fleet")
-    filled(folder, (SWARM, STEADY, IDLE, ROOMY), seconds=SECONDS)
+    filled(folder, (SWARM, STEADY, IDLE, ROOMY, ROOMY_TWICE), seconds=SECONDS)
     with prometheus(folder) as running:
         yield running.url
 
@@ -59,7 +61,7 @@ def plan(url: str, capsys: pytest.CaptureFixture[str]) -> Plan:
 def test_plain_vllm_and_the_plugin_in_one_fleet(plan: Plan) -> None:
     found = plan(*OBJECTIVES, "--gpus-per-replica", "2")
     model = "Qwen/Qwen3-8B"
-    assert set(found) == {f"full/{model}", f"team/{model}", f"idle/{model}", "team/uid-1"}
+    assert set(found) == {f"full/{model}", f"team/{model}", f"idle/{model}", "own/uid-1"}
 
     swarm = found[f"full/{model}"]
     assert swarm["source"] == "stock"
@@ -73,7 +75,7 @@ def test_plain_vllm_and_the_plugin_in_one_fleet(plan: Plan) -> None:
 
     assert found[f"idle/{model}"]["limit"] == "idle"
 
-    roomy = found["team/uid-1"]
+    roomy = found["own/uid-1"]
     assert (roomy["source"], roomy["limit"], roomy["replicas_now"]) == ("plugin", "nothing", 3)
     assert roomy["replicas"]["advised"] < 3, "a step-time model says what was never tried"
     assert roomy["saved_gpus"] == 2 * roomy["saved_replicas"] > 0
@@ -81,7 +83,7 @@ def test_plain_vllm_and_the_plugin_in_one_fleet(plan: Plan) -> None:
 
 
 def test_labels_make_up_services(plan: Plan) -> None:
-    assert set(plan(*OBJECTIVES, "--by", "model_name")) == {"Qwen/Qwen3-8B", "team/uid-1"}
+    assert set(plan(*OBJECTIVES, "--by", "model_name")) == {"Qwen/Qwen3-8B", "own/uid-1"}
     assert set(plan(*OBJECTIVES, "-n", "full")) == {"full/Qwen/Qwen3-8B"}
 
 
@@ -89,7 +91,7 @@ def test_without_options_services_have_their_own_objectives_and_devices(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = StoredApi()
-    service = good("chat", metadata__namespace="team", metadata__uid="uid-1", spec__objectives=SPEC_OBJECTIVES)
+    service = good("chat", metadata__namespace="own", metadata__uid="uid-1", spec__objectives=SPEC_OBJECTIVES)
     service["spec"]["accelerator"] = {"resourceName": "nvidia.com/gpu"}
     api.put(INFERENCE_SERVICES, service)
     api.put(INFERENCE_SERVICES, good("mail", metadata__namespace="team", metadata__uid="uid-2"))
@@ -101,11 +103,11 @@ def test_without_options_services_have_their_own_objectives_and_devices(
             shown.append(capsys.readouterr().out)
     document, text = json.loads(shown[0]), shown[1]
     found = {one["service"]: one for one in document["services"]}
-    assert [one["name"] for one in found["team/chat"]["objectives"]] == ["first-token", "per-token"]
-    assert found["team/chat"]["saved_gpus"] > 0
+    assert [one["name"] for one in found["own/chat"]["objectives"]] == ["first-token", "per-token"]
+    assert found["own/chat"]["saved_gpus"] > 0
     assert "no objectives are known" in found["team/Qwen/Qwen3-8B"]["replicas"]["why"]
     assert document["not_scraped"] == ["team/mail"]
-    assert "team/chat (by Flyball's plugin)" in text
+    assert "own/chat (by Flyball's plugin)" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -97,6 +97,7 @@ class Plain:
     load: Sequence[PlantPhase | Sequence[PlantPhase]]
     pods: int
     namespace: str = "team"
+    name: str = "vllm"
     seqs: int = 128
     kv_tokens: int = 100_000
 
@@ -108,9 +109,13 @@ class Plain:
         for second in range(SCRAPE, seconds + 1, SCRAPE):
             for number, (plant, queue) in enumerate(zip(plants, queues, strict=True)):
                 plant.run(second, queue)
-                target = {"job": "vllm", "instance": f"10.0.0.{number}:8000", NAMESPACE: self.namespace}
+                target = {
+                    "job": "vllm",
+                    "instance": f"{self.namespace}-{self.name}-{number}:8000",
+                    NAMESPACE: self.namespace,
+                }
                 for name, labels, value in plant.exposition():
-                    yield second, name, {**labels, **target, POD: f"vllm-{number}"}, value
+                    yield second, name, {**labels, **target, POD: f"{self.name}-{number}"}, value
 
 
 @dataclass
@@ -120,6 +125,7 @@ class Governed:
     load: Sequence[PlantPhase | Sequence[PlantPhase]]
     pods: int
     objectives: Mapping[Metric, float] = field(default_factory=dict)
+    namespace: str = "team"
     uid: str = "uid-1"
 
     def scraped(self, seconds: int) -> Iterator[tuple[int, str, Mapping[str, str], float]]:
@@ -132,7 +138,12 @@ class Governed:
         for second in range(SCRAPE, seconds + 1, SCRAPE):
             for number, (engine, queue) in enumerate(zip(engines, queues, strict=True)):
                 engine.plant.run(second, queue)
-                target = {"job": "flyball", "instance": f"10.1.0.{number}:8001", NAMESPACE: "team", UID: self.uid}
+                target = {
+                    "job": "flyball",
+                    "instance": f"10.1.0.{number}:8001",
+                    NAMESPACE: self.namespace,
+                    UID: self.uid,
+                }
                 for family in registries[number].collect():
                     for sample in family.samples:
                         yield second, sample.name, {**sample.labels, **target, POD: f"chat-{number}"}, sample.value

@@ -94,6 +94,7 @@ def test_hours_of_another_mix_widen_the_interval() -> None:
     plan = planned(replace(past, windows=past.windows + long_prompts))
     assert plan.replicas.advised == 2, "each hour by its own mix"
     plan = planned(replace(past, windows=past.windows + 3 * long_prompts))
+    assert plan.replicas.advised == 2
     assert plan.replicas.most == 4, "the busiest hour's load with the longer prompts"
 
 
@@ -101,6 +102,7 @@ def test_a_fleet_with_too_few_replicas_costs_what_proven_loads_need() -> None:
     late = hour(6.0, met={"ttft": MOST_LATE, "tpot": ALL_MET}, waiting=40.0)
     plan = fleet_of(hour(2.0), hour(3.0), hour(2.9), late)
     assert (plan.limit, plan.replicas.advised, plan.saved) == (Limit.QUEUE, 8, -4)
+    assert plan.replicas.most == 9, "3/s was held once, 2.9/s twice"
     assert plan.replicas.least == 4, "the load at which it was late was too much, or just so"
     assert plan.alone["tpot"].advised == 4, "tokens were in time"
     assert "costs 4 replicas, 8 GPUs" in said(plan)

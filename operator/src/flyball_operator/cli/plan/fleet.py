@@ -79,7 +79,9 @@ def _stock(source: Source, asked: Asked) -> list[ServicePast]:
             between = {name: bounds for name, (_, bounds) in met.items() if bounds[0] < bounds[1]}
             edges.setdefault(name, {}).update(between)
             windows.setdefault(name, []).append(replace(window, met={key: found for key, (found, _) in met.items()}))
-    now = _now(source, group, fleet_queries.STOCK_GAUGES, asked)
+    now = _pods(source, group, fleet_queries.now(group, fleet_queries.STOCK_GAUGES), asked)
+    # They are told by what the plugin says.
+    twice = _pods(source, group, fleet_queries.with_plugin(group), asked)
     return [
         ServicePast(
             name="/".join(filter(None, name)) or "vLLM",
@@ -91,6 +93,7 @@ def _stock(source: Source, asked: Asked) -> list[ServicePast]:
             edges=edges[name],
         )
         for name, found in windows.items()
+        if pods_of(twice.get(name)) < max(1, pods_of(now.get(name)))
     ]
 
 
@@ -115,15 +118,16 @@ def _plugin(source: Source, asked: Asked) -> list[ServicePast]:
         return []
     span = asked.look_back.end - asked.look_back.start
     started = ceilings(source.query(fleet_queries.ceilings(group, span), asked.look_back.end), group.labels)
-    now = _now(source, group, fleet_queries.PLUGIN_GAUGES, asked)
+    now = _pods(source, group, fleet_queries.now(group, fleet_queries.PLUGIN_GAUGES), asked)
     return [
         _plugin_past(identity, found, started.get(identity, {}), pods_of(now.get(identity)), asked)
         for identity, found in seen.items()
     ]
 
 
-def _now(source: Source, group: Grouping, names: Mapping[str, str], asked: Asked) -> Mapping[Group, Figures]:
-    return by_group(source.query(fleet_queries.now(group, names), asked.look_back.end), group.labels)
+def _pods(source: Source, group: Grouping, text: str, asked: Asked) -> Mapping[Group, Figures]:
+    """The answer at the end of the look-back."""
+    return by_group(source.query(text, asked.look_back.end), group.labels)
 
 
 def _signals(source: Source, targets: str, seconds: int, at: float) -> dict[Identity, Signals]:

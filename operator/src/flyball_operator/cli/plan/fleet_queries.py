@@ -95,6 +95,12 @@ def now(group: Grouping, names: Mapping[str, str]) -> str:
     return _together({"replicas": _pods(group, group.of(names["running"]))})
 
 
+def with_plugin(group: Grouping) -> str:
+    """The pods of plain vLLM that have the plugin: the job that scrapes vLLM's own port gives them no UID."""
+    running, plugin = group.of(STOCK_GAUGES["running"]), f'{PLUGIN_GAUGES["running"]}{{{POD}!=""}}'
+    return _together({"replicas": _pods(group, f"{running} and on ({NAMESPACE}, {POD}) {plugin}")})
+
+
 def ceilings(group: Grouping, seconds: int) -> str:
     """What engines were started with, by the label `knob`."""
     ceiling = f"last_over_time({group.of(MetricName.CEILING)}[{seconds}s])"
