@@ -105,13 +105,22 @@ def test_a_fleet_with_too_few_replicas_costs_what_proven_loads_need() -> None:
     assert plan.replicas.most == 9, "3/s was held once, 2.9/s twice"
     assert plan.replicas.least == 4, "the load at which it was late was too much, or just so"
     assert plan.alone["tpot"].advised == 4, "tokens were in time"
-    assert "costs 4 replicas, 8 GPUs" in said(plan)
+    assert "costs 4 replicas (0 to 5), 8 GPUs" in said(plan)
 
 
 def test_a_load_that_was_held_once_but_missed_at_less_proves_nothing() -> None:
     missed = {"ttft": MOST_LATE, "tpot": ALL_MET}
     plan = fleet_of(hour(2.0), hour(3.0, met=missed), hour(4.0), hour(2.5))
     assert plan.replicas.advised == 7, "16/s at 2.5/s per replica"
+
+
+def test_where_the_load_does_not_decide_there_is_no_number() -> None:
+    missed = {"ttft": MOST_LATE, "tpot": ALL_MET}
+    plan = fleet_of(hour(3.0), hour(2.0, met=missed), hour(4.0))
+    assert plan.replicas.advised is None
+    assert "some windows held them at up to 4/s per replica, others missed them at 2/s" in said(plan)
+    plan = fleet_of(*[hour(2.0, met=missed)] * 3)
+    assert "no load was seen at which they were held" in said(plan)
 
 
 def test_a_fleet_without_the_plugin_is_not_told_that_fewer_do_before_fewer_were_seen() -> None:

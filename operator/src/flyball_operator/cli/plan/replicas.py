@@ -115,9 +115,7 @@ def _by_windows(busy: list[Window], objectives: tuple[LatencyObjective, ...]) ->
     peak = max(window.arrivals for window in busy)
     proven = [load for load in held if load < missed]
     if not proven:
-        return Replicas(
-            windows=judged, why="no load was seen at which the objectives were held: more replicas, or larger ones"
-        )
+        return Replicas(windows=judged, why=_unproven(held, missed))
     advised = _whole(peak / proven[-1])
     # One window may have held it by chance; the next lower load is held by two.
     surer = proven[-2] if len(proven) > 1 else proven[-1]
@@ -126,6 +124,15 @@ def _by_windows(busy: list[Window], objectives: tuple[LatencyObjective, ...]) ->
     how = f"the windows held up to {proven[-1]:.3g}/s per replica"
     more = f", and missed from {missed:.3g}/s on" if missed < math.inf else "; more was not tried"
     return Replicas(advised=advised, least=least, most=_whole(peak / surer), windows=judged, why=how + more)
+
+
+def _unproven(held: list[float], missed: float) -> str:
+    if not held:
+        return "no load was seen at which they were held: run more replicas for a busy window, and look again"
+    return (
+        f"the load alone does not decide: some windows held them at up to {held[-1]:.3g}/s per replica, others missed "
+        f"them at {missed:.3g}/s"
+    )
 
 
 def _until_full(busy: list[Window]) -> float | None:

@@ -69,8 +69,8 @@ def _service(plan: ServicePlan) -> Iterator[str]:
     mean = sum(window.arrivals for window in plan.past.windows) / len(plan.past.windows)
     yield from _row(
         "load",
-        f"{figure(mean)}/s in the mean, {figure(plan.busiest.arrivals)}/s in the busiest window, on "
-        f"{figure(plan.busiest.replicas)} replicas",
+        f"{figure(mean)}/s in the mean, {figure(plan.busiest.arrivals)}/s in the busiest window, to "
+        f"{figure(plan.busiest.load)}/s per replica",
     )
     for objective in plan.past.objectives:
         yield from _row("objective", _objective(plan, objective))
@@ -132,7 +132,10 @@ def _saved(plan: ServicePlan) -> str | None:
     if saved == 0:
         return "saves and costs nothing"
     gpus = plan.gpus(abs(saved))
-    what = number(abs(saved), "replica")
+    found, sign = plan.replicas, 1 if saved > 0 else -1
+    ends = sorted(sign * (plan.past.now - end) for end in (found.least, found.most) if end is not None)
+    interval = f" ({ends[0]} to {ends[-1]})" if len(ends) == 2 and ends[0] < ends[1] else ""
+    what = f"{number(abs(saved), 'replica')}{interval}"
     cards = number(gpus, "GPU") if gpus is not None else "GPUs not known: give --gpus-per-replica"
     return f"{'saves' if saved > 0 else 'costs'} {what}, {cards}"
 
