@@ -25,8 +25,8 @@ def two_cores(
     server_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     """A governed engine of two cores, behind one API server that has the control port, and two that follow."""
-    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
-    user = ["--data-parallel-size=2", "--api-server-count=3"]
+    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching", "--data-parallel-size=2"]
+    user = ["--api-server-count=3"]
     folder = tmp_path_factory.mktemp("server")
     with started(server_python, folder, model=model, plugin=plugin, owned=owned, user=user) as server:
         server.expect_ready()

@@ -167,12 +167,12 @@ def _free() -> st.SearchStrategy[Object]:
 
 
 def _devices() -> st.SearchStrategy[Object]:
-    """Only what has devices can be spread over several."""
-    wide = _some(tensor=st.integers(1, 64), pipeline=st.integers(1, 64))
+    """Only what has devices can be spread over several, or have engine cores that are."""
+    wide = _some(tensor=st.integers(1, 64), pipeline=st.integers(1, 64), data=st.integers(1, 64))
     on_devices = st.fixed_dictionaries(
         {"accelerator": st.just({"resourceName": "nvidia.com/gpu"})}, optional={"parallelism": wide}
     )
-    return on_devices | _some(parallelism=st.just({"tensor": 1, "pipeline": 1}))
+    return on_devices | _some(parallelism=st.fixed_dictionaries({"tensor": st.just(1), "data": st.integers(1, 64)}))
 
 
 def _variable() -> st.SearchStrategy[Object]:

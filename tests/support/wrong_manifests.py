@@ -174,6 +174,7 @@ WRONG = (
     _args("-tp=2", "is set by spec.parallelism.tensor", "-dcp=1"),
     _args("-pp=2", "is set by spec.parallelism.pipeline"),
     _args("--tensor-parallel-size=2", "is set by spec.parallelism.tensor"),
+    _args("--data-parallel-size=2", "is set by spec.parallelism.data"),
     _args("--no-enable-prefix-caching", "is set by spec.batching.prefixCaching"),
     _args("--enable_prefix_caching", "is set by spec.batching.prefixCaching"),
     _args("--shutdown-timeout=1", "is set by spec.rollout.drainTimeout"),
@@ -266,6 +267,13 @@ WRONG = (
         {"spec.accelerator": {"resourceName": GPU}, "spec.parallelism.pipeline": 0},
         {"spec.accelerator": {"resourceName": GPU}, "spec.parallelism.pipeline": 2},
         "spec.parallelism.pipeline",
+        "greater than or equal to 1",
+    ),
+    Wrong(
+        "data parallel over 0 engine cores",
+        {"spec.parallelism.data": 0},
+        {"spec.parallelism.data": 2},
+        "spec.parallelism.data",
         "greater than or equal to 1",
     ),
     *(

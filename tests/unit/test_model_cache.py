@@ -210,6 +210,15 @@ def test_what_only_the_user_can_mend_stalls_and_is_not_tried_again(code: Downloa
     assert world.condition("Ready") == ("True", "Serving")
 
 
+def test_of_a_full_volume_it_is_told_that_it_does_not_grow() -> None:
+    world = MemoryCluster()
+    world.volume = {"phase": "Bound", "capacity": {"storage": "100Gi"}}
+    world.download = failed(world, DownloadExit.DISK_FULL)
+    world.apply(service(spec__model={"uri": "hf://org/m", "cache": {"claim": {"size": "200Gi"}}}))
+    assert world.condition("ModelReady") == ("False", "VolumeFull")
+    assert "the volume of claim chat-model has 100Gi and is to grow to 200Gi" in world.message("ModelReady")
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

@@ -163,6 +163,23 @@ def test_pods_without_a_cache_are_others_than_those_with_a_claim_that_is_made() 
     assert world.api.find(VOLUME_CLAIMS), "what was made is deleted with the service alone"
 
 
+def test_a_volume_that_does_not_grow_is_told_with_why() -> None:
+    world = MemoryCluster()
+    world.apply(with_claim("100Gi"))
+    world.volume = {"phase": "Bound", "capacity": {"storage": "100Gi"}}
+    ask(world, size="200Gi")
+    waits = f"the volume of claim {NAME} has 100Gi and is to grow to 200Gi"
+    assert world.message("ModelReady").endswith(waits)
+    error = {"type": "ControllerResizeError", "status": "True", "message": "rpc error:\nquota of the zone"}
+    world.volume = {**world.volume, "conditions": [{"type": "Resizing", "status": "True"}, error]}
+    world.settle()
+    assert world.condition("ModelReady") == ("True", "Downloaded")
+    assert world.message("ModelReady").endswith(f"{waits}: rpc error: quota of the zone")
+    world.volume = None
+    world.settle()
+    assert "grow" not in world.message("ModelReady")
+
+
 def test_a_claim_grows_and_never_shrinks() -> None:
     world = MemoryCluster()
     world.apply(with_claim("100Gi"))

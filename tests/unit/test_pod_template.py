@@ -277,6 +277,15 @@ def test_an_accelerator_is_requested_once_per_device() -> None:
     assert {"--tensor-parallel-size=4", "--pipeline-parallel-size=2"} <= set(given)
 
 
+def test_each_engine_core_of_a_pod_has_devices_of_its_own() -> None:
+    wide = {"tensor": 4, "data": 2}
+    found = engine(spec__accelerator=GPU, spec__parallelism=wide)
+    assert found["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert "--data-parallel-size=2" in owned(spec__accelerator=GPU, spec__parallelism=wide)
+    # Templates from before this field stay as they are.
+    assert not any("data-parallel" in argument for argument in owned(spec__accelerator=GPU))
+
+
 def test_ungoverned_is_plain_vllm_with_nothing_of_ours_in_it() -> None:
     changes: dict[str, Any] = {
         "spec__engine__governed": False,

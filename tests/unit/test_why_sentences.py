@@ -334,7 +334,7 @@ def test_limits_that_no_objective_binds_are_the_upper_bounds_and_pins_are_named(
 def test_an_engine_that_is_in_trouble() -> None:
     found = said({"Tuned": ("False", Reason.UNREACHABLE, "pod chat-1 does not answer on port 8001")})
     assert "Tuning is in trouble (EngineUnreachable): pod chat-1 does not answer" in found["limits"]
-    assert found["next"] == "Next: Check port 8001 of the pods, and NetworkPolicies."
+    assert found["next"] == "Next: Check the control port of the pods (`control`, usually 8001), and NetworkPolicies."
 
 
 def test_a_spec_that_is_wrong_is_told_by_its_field() -> None:

@@ -21,6 +21,7 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--enable-prefix-caching",): "spec.batching.prefixCaching",
     ("--no-enable-prefix-caching",): "spec.batching.prefixCaching",
     ("--no-enable-prefix",): "spec.batching.prefixCaching",
+    ("-dp", "2"): "argument -dp means --data-parallel-size, which is set by spec.parallelism.data",
     ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
     ("-tp=2",): "spec.parallelism.tensor",
     ("-pp", "2"): "argument -pp means --pipeline-parallel-size, which is set by spec.parallelism.pipeline",
@@ -44,7 +45,7 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--no-enable-ssl-refresh",): "means --enable-ssl-refresh, which is set by spec.engine.tls",
     ("--ssl-cert-reqs=2",): "the kubelet's probes have no certificate: ask clients for theirs before the pod",
     ("--nnodes=2",): "each pod is an engine of its own, and would wait for other nodes for ever",
-    ("--data-parallel-size=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: each pod",
+    ("--api-server-count=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: each pod",
     ("--data-parallel-size-l=1",): "argument --data-parallel-size-l=1 means --data-parallel-size-local, which cannot",
     ("--data-parallel-external-lb",): "would wait for other nodes for ever",
 }
@@ -145,6 +146,7 @@ PADDED: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("serve --model . --drain-timeout 0", ("--drain-timeout", "a whole number from 1 to 86400")),
     ("serve --model . --dtype int4", ("--dtype", "float32")),
 ]
+_PLAN: Final = "plan --prometheus http://127.0.0.1:1"
 _REPLAY: Final = "replay chat --prometheus http://127.0.0.1:1"
 #: Of `flyball`, but for what `flyball size` cannot size.
 FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
@@ -154,6 +156,22 @@ FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("size x --gpus L4", ("usage: flyball size", "--gpu NAME", "unrecognized arguments: --gpus")),
     ("size x --gpu L4 --memory 1GiB", ("--memory", "not allowed with argument --gpu")),
     ("size x --context many", ("--context", "invalid int value: 'many'")),
+    ("plan --ttft 1s", ("--prometheus or $FLYBALL_PROMETHEUS_URL is missing",)),
+    ("plan --ttft 1s --prometheus prometheus:9090", ("--prometheus", "is no URL such as http://prometheus.monitoring")),
+    (f"{_PLAN} --ttft 5", ("--ttft: '5' must be a duration such as 500ms",)),
+    (f"{_PLAN} --tpot 1us", ("--tpot: '1us' must be at least 100us and at most 24h",)),
+    (f"{_PLAN} --itl=-1s", ("--itl: '-1s' must be a duration",)),
+    (f"{_PLAN} --e2e 25h", ("--e2e: '25h' must be at least 100us and at most 24h",)),
+    (f"{_PLAN} --ttft 1s --target 100", ("--target: '100' must be above 0 and below 100",)),
+    (f"{_PLAN} --ttft 1s --target most", ("--target: 'most' must be a decimal number",)),
+    (f"{_PLAN} --target 99", ("--target says of no objective", "--ttft, --tpot, --itl, --e2e")),
+    (f"{_PLAN} --ttft 1s --since 1d", ("--since: '1d' is not a duration such as 500ms",)),
+    (f"{_PLAN} --ttft 1s --since 1m", ("--since: 1m is out of range; accepted: 5m to 744h",)),
+    (f"{_PLAN} --ttft 1s --by pod", ("--by: pod tells pods apart, not services", "such as namespace,model_name")),
+    (f"{_PLAN} --ttft 1s --by a-b", ("--by: 'a-b' is no label name", "such as namespace,model_name")),
+    (f"{_PLAN} --ttft 1s --gpus-per-replica 0", ("--gpus-per-replica: '0'", "a whole number from 1 to 1024")),
+    (f"{_PLAN} --ttft 1s --context prod", ("--context: no cluster is asked where options name the objectives",)),
+    (f"{_PLAN} --ttft 1s -o yaml", ("-o/--output", "invalid choice: 'yaml'", "text")),
     ("replay", ("give the NAME", "--file", "--recorded")),
     ("replay chat -f chat.yaml", ("give the NAME of a service, or a file",)),
     ("replay -f chat.yaml -n team", ("--file asks no cluster", "--namespace")),

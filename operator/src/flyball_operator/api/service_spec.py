@@ -242,7 +242,7 @@ class InferenceServiceSpec(Model):
                 " without one, or devices by spec.podTemplate.resources.claims, both must be 1",
                 ".parallelism",
             ),
-            lambda spec: spec.workload is not None or spec.has_devices or spec.parallelism.devices == 1,
+            lambda spec: spec.workload is not None or spec.has_devices or spec.parallelism.devices_per_core == 1,
         ),
         Check(
             Rule(

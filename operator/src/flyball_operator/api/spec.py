@@ -105,17 +105,25 @@ class Accelerator(Model):
 
 
 class Parallelism(Model):
-    """Devices one replica spans, `tensor` times `pipeline`. More than one needs `spec.accelerator`."""
+    """Devices one replica spans: `tensor` times `pipeline` for each of its `data` engine cores."""
 
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
     """Devices that share each layer (vLLM's tensor parallel size). Default: 1, no sharing."""
     pipeline: Annotated[int, Field(ge=1, le=64)] = 1
     """Stages that the layers are split into (vLLM's pipeline parallel size). Default: 1, no pipeline."""
+    data: Annotated[int, Field(ge=1, le=64)] = 1
+    """Engine cores of a pod, among which vLLM spreads the requests (its data parallel size). Each has the whole model,
+    and limits of its own. Default: 1."""
+
+    @property
+    def devices_per_core(self) -> int:
+        """Devices that one engine core spans."""
+        return self.tensor * self.pipeline
 
     @property
     def devices(self) -> int:
         """Devices of one replica."""
-        return self.tensor * self.pipeline
+        return self.devices_per_core * self.data
 
 
 class Objective(Model):

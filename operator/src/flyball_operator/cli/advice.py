@@ -101,7 +101,7 @@ ADVICE: Final[Mapping[str, str]] = {
     Reason.PUSHING: _WAIT,
     Reason.ONE_POD_FIRST: _WAIT,
     Reason.PUSH_FAILED: "Read the message; of a refused token, run flyball doctor.",
-    Reason.UNREACHABLE: "Check port 8001 of the pods, and NetworkPolicies.",
+    Reason.UNREACHABLE: "Check the control port of the pods (`control`, usually 8001), and NetworkPolicies.",
     Reason.UNGOVERNED: "Read the pod's log: it says why the plugin could not load.",
     Reason.WATCHDOG_TRIPPED: "Report it, with flyball support-bundle; the start values are back.",
     Reason.ADMISSION_STUCK: "If it stays for 5 minutes, delete the pod that the message names.",

@@ -15,6 +15,7 @@ from flyball_operator.cli import completion, diff, explain, pause, replay, size,
 from flyball_operator.cli.bundle import command as support_bundle
 from flyball_operator.cli.doctor import command as doctor
 from flyball_operator.cli.output import EXIT_CODES, written
+from flyball_operator.cli.plan import command as plan
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_to(commands)
     explain.add_to(commands)
     pause.add_to(commands)
+    plan.add_to(commands)
     replay.add_to(commands)
     size.add_to(commands)
     support_bundle.add_to(commands)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import ValidationError
-
 from flyball_operator.cli.cluster import NotHadError
 from flyball_operator.cli.output import INTERRUPTED, NOT_HAD, WRONG_INPUT
+from flyball_operator.cli.prometheus_options import (
+    WrongSettingError,
+    add_prometheus,
+    missing_prometheus,
+    prometheus_settings,
+)
 from flyball_operator.cli.replay_report import as_json, as_text, number
 from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.services import (
@@ -30,16 +33,9 @@ from flyball_operator.cli.services import (
 from flyball_operator.cli.time_range import MOST_TICKS, TimeRangeError, time_range
 
 if TYPE_CHECKING:
-    from flyball_operator.app.settings import PrometheusSettings
     from flyball_operator.cli.past import Past
 
-#: The operator's own setting.
-PROMETHEUS_VARIABLE: Final = "FLYBALL_PROMETHEUS_URL"
 _PROGRESS_SECONDS: Final = 5.0
-
-
-class _WrongSettingError(Exception):
-    """An option or variable says of Prometheus what cannot be; the message names it."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,12 +51,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         parser,
         file_help="the object in this file, as `kubectl get -o yaml` prints it, edited or not; -: standard input",
     )
-    parser.add_argument(
-        "--prometheus",
-        metavar="URL",
-        help=f"that scrapes the engines: ${PROMETHEUS_VARIABLE}; credentials, headers and certificates are those of "
-        "the operator's variables FLYBALL_PROMETHEUS_…",
-    )
+    add_prometheus(parser)
     parser.add_argument(
         "--from", dest="start", metavar="TIME", help="RFC 3339, or a duration before now: 1h before --to"
     )
@@ -94,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with closing(_past(options)) as past:
             return _replay(past, options)
-    except (TimeRangeError, _WrongSettingError) as error:
+    except (TimeRangeError, WrongSettingError) as error:
         parser: argparse.ArgumentParser = options.parser
         parser.error(str(error))
     except (WrongServiceError, WrongRecordingError) as error:
@@ -124,13 +115,7 @@ def _unclear(options: argparse.Namespace) -> str | None:
         return f"--recorded asks no Prometheus and has its own times: it does not go with {given}" if given else None
     if options.name is None and options.file is None:
         return "give the NAME of a service, a file with --file, or a recording with --recorded"
-    if _address(options) is None:
-        return f"--prometheus or ${PROMETHEUS_VARIABLE} is missing: the URL of the Prometheus that scrapes the engines"
-    return None
-
-
-def _address(options: argparse.Namespace) -> str | None:
-    return options.prometheus or os.environ.get(PROMETHEUS_VARIABLE) or None
+    return missing_prometheus(options)
 
 
 def _past(options: argparse.Namespace) -> Past:
@@ -140,7 +125,7 @@ def _past(options: argparse.Namespace) -> Past:
     if options.recorded is not None:
         return past.recorded(options.recorded, raw_service(options, asking="flyball-replay") if named else None)
     # What is typed is looked at before anybody is asked.
-    settings, times = _settings(options), time_range(options.start, options.end, options.step, time.time())
+    settings, times = prometheus_settings(options), time_range(options.start, options.end, options.step, time.time())
     return past.asked(
         str(settings.prometheus_url),
         times,
@@ -148,18 +133,6 @@ def _past(options: argparse.Namespace) -> Past:
         record=options.record,
         access=settings.prometheus_access,
     )
-
-
-def _settings(options: argparse.Namespace) -> PrometheusSettings:
-    """How to ask Prometheus, as the operator is told. Raises `_WrongSettingError`."""
-    from flyball_operator.app.settings import PrometheusSettings, problems  # noqa: PLC0415 – see `run`
-
-    given = {"prometheus_url": options.prometheus} if options.prometheus else {}
-    try:
-        return PrometheusSettings(**given)
-    except ValidationError as error:
-        wrong = "; ".join(problems(error))
-        raise _WrongSettingError(wrong.replace(PROMETHEUS_VARIABLE, "--prometheus", 1) if given else wrong) from None
 
 
 def _replay(past: Past, options: argparse.Namespace) -> int:

@@ -131,6 +131,16 @@ def _reachable(inputs: ControlInput, idle: dict[str, float]) -> tuple[tuple[str,
     return tuple((o.name, o.seconds) for o in loosened(names, doublings) if o.name in names)
 
 
+def replica_rate(found: Carried, *, cores: float, pods: int) -> float:
+    """Requests per second that one replica carries; `cores` are those of all `pods`."""
+    return found.rate * cores / max(1, pods)
+
+
+def replicas_for(arrivals: float, rate: float, spec: TuningSpec) -> float:
+    """Replicas that a load needs, not rounded. Where the operator scales, a pod more is due before the last is full."""
+    return (arrivals if spec.scaling is None else arrivals / (1.0 - TUNABLES.spare)) / rate
+
+
 def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
     """Whether the load is to be weighed again."""
     return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < TUNABLES.window_seconds - 0.5
@@ -154,7 +164,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     `desired`: what was decided last.
     """
     replicas = max(1, pods)
-    rate = found.rate * cores / replicas
+    rate = replica_rate(found, cores=cores, pods=pods)
     if before is None or before.asked != asked(spec) or now < before.at:
         before = Balance(
             asked=asked(spec),
@@ -220,9 +230,9 @@ def _decided(balance: Balance, spec: TuningSpec) -> Balance:
         known = desired if balance.rate > 0.0 else desired.forgotten()
         return replace(balance, desired=known.moved(bounds.clip(known.replicas), balance.at), short=False)
     growth = TUNABLES.most_growth * (balance.replicas + balance.unseen)
-    # Where the operator scales a swarm counts as it comes, and a pod more is asked for before the last one is full.
-    arrivals = balance.arrivals if spec.scaling is None else balance.latest / (1.0 - TUNABLES.spare)
-    load = min(arrivals / balance.rate, max(growth, desired.replicas) + 1.0)
+    # Where the operator scales a swarm counts as it comes.
+    arrivals = balance.arrivals if spec.scaling is None else balance.latest
+    load = min(replicas_for(arrivals, balance.rate, spec), max(growth, desired.replicas) + 1.0)
     needed, roomy = (max(1, math.ceil(share)) for share in (load, load / (1.0 - TUNABLES.alike)))
     if balance.unseen:
         roomy = max(roomy, desired.replicas)

@@ -101,7 +101,7 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
         return state
     model, workload, before = state.step_time.model, _workload(state, load, signals), state.balance
     if model is not None and workload is not None:
-        found = capacity.carried(control_inputs(model, workload, spec))
+        found = capacity.carried(inputs_of(model, workload, spec))
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
@@ -140,7 +140,7 @@ def _wanted(state: TuningState, signals: Signals, load: RequestLoad, tick: Tick)
     if model is None or workload is None:
         first = state.workload.first_workload(load, cores=signals.cores)
         return _learning_policy(state, workload or first, tick, window=signals.window_seconds)
-    inputs = control_inputs(model, workload, spec)
+    inputs = inputs_of(model, workload, spec)
     output = in_steps(choose(inputs), spec.stages)
     limits = replace_limits(state.limits, seqs=output.seqs, tokens=output.tokens)
     policy = wanted_policy(limits, output, model, inputs.margins, spec)
@@ -159,7 +159,7 @@ def _learning_policy(state: TuningState, workload: Workload | None, tick: Tick, 
     learns = Proposal(policy=state.policy, hold=HoldReason.LEARNING, trigger=_learning(state))
     if not (spec.sheds or spec.orders) or workload is None or fit is None or not fit.usable_for_admission:
         return learns
-    inputs = control_inputs(fit.model, workload, spec)
+    inputs = inputs_of(fit.model, workload, spec)
     asked, _ = inputs.mean_budget
     if state.policy.budget is not None and asked is not None:
         explored = _explored(state, asked / spec.stages, tick, window=window)
@@ -194,7 +194,7 @@ def _explored(state: TuningState, asked: float, tick: Tick, *, window: float) ->
     return replace(state.policy, step=step.model_copy(update={"seconds": rounded(seconds)}))
 
 
-def control_inputs(model: StepModel, workload: Workload, spec: TuningSpec) -> ControlInput:
+def inputs_of(model: StepModel, workload: Workload, spec: TuningSpec) -> ControlInput:
     """What the law decides on."""
     inputs = ControlInput(
         model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flyball_operator.tuning.control_input import ControlOutput, Workload, in_steps
-from flyball_operator.tuning.decide import control_inputs
+from flyball_operator.tuning.decide import inputs_of
 from flyball_operator.tuning.estimate.step_time import CellMeans, Fit, measured
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
 from flyball_operator.tuning.optimise import choose
@@ -27,7 +27,7 @@ class Insight:
         if self.fit is None or not self.fit.trusted or self.workload is None:
             return None
         spec = replace(self.spec, objectives=objectives)
-        return in_steps(choose(control_inputs(self.fit.model, self.workload, spec)), spec.stages)
+        return in_steps(choose(inputs_of(self.fit.model, self.workload, spec)), spec.stages)
 
 
 def insight(state: TuningState, observation: Observation, spec: TuningSpec) -> Insight:

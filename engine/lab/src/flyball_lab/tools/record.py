@@ -12,9 +12,10 @@ from random import Random
 from typing import Any, Final
 
 from flyball_engine.contract import Metric, ObjectiveSpec
-from flyball_lab.benches.law.closed_loop import ClosedLoop, manifest
+from flyball_lab.benches.law.closed_loop import ClosedLoop
 from flyball_lab.benches.law.disturbances import Absurd, absurd, noisy
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case, Scenario
+from flyball_lab.benches.law.tuned_service import manifest
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.recordings import FOLDER, LIVE, Recording, tick
 from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE

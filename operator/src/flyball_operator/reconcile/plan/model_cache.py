@@ -77,8 +77,9 @@ def state(service: InferenceService, snapshot: Snapshot) -> ModelState | None:
         again = problem.again if found.again is None else found.again
         words = problem.message if found.ready else f"{problem.message}; {found.message}"
         return replace(found, reason=problem.reason, message=words, again=again, downloaded=found.ready)
-    if found.ready and (more := model_claim.surplus(service, snapshot)):
-        return replace(found, message=f"{found.message}; {more}")
+    full = found.reason is ModelReason.VOLUME_FULL
+    if (found.ready or full) and (words := model_claim.of_size(service, snapshot)):
+        return replace(found, message=f"{found.message}; {words}")
     pending = model_claim.pending(service, snapshot)
     if found.ready or pending is None or found.reason not in _UNTIL_BOUND:
         return found

@@ -25,6 +25,8 @@ from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: Seconds until a look at what tells nobody when it changes: a foreign claim, or a quota.
 LOOK_SECONDS: Final = 60.0
+#: Conditions of a claim that say why its volume has not grown yet (Kubernetes 1.31 and newer for the errors).
+_GROWTH: Final = ("ControllerResizeError", "NodeResizeError", "FileSystemResizePending")
 _NO_CLASS: Final = re.compile(r'storageclass\.storage\.k8s\.io "[^"]*" not found')
 
 
@@ -89,12 +91,21 @@ def pending(service: InferenceService, snapshot: Snapshot) -> ClaimProblem | Non
     return ClaimProblem(reason, "; ".join(said), again)
 
 
-def surplus(service: InferenceService, snapshot: Snapshot) -> str:
-    """Says that the claim has more room than is asked for; empty where it has not."""
+def of_size(service: InferenceService, snapshot: Snapshot) -> str:
+    """Says that the claim asks for more than the service, or that its volume still grows; empty where neither is so."""
     asked, found = service.spec.model.claim_to_make, _found(snapshot)
-    if asked is None or found is None or not _amount(asked.size) < _amount(_size(found)):
+    if asked is None or found is None:
         return ""
-    return f"claim {name(found)} asks for {_size(found)}, not {asked.size}: Kubernetes shrinks no claim"
+    title, size = f"claim {name(found)}", _size(found)
+    if _amount(asked.size) < _amount(size):
+        return f"{title} asks for {size}, not {asked.size}: Kubernetes shrinks no claim"
+    status = found.get("status") or {}
+    has = (status.get("capacity") or {}).get("storage")
+    if has is None or _amount(has) >= _amount(size):
+        return ""
+    said = [one for one in status.get("conditions") or () if one.get("type") in _GROWTH and one.get("status") == "True"]
+    words = "; ".join(one_line(str(one.get("message") or one["type"])) for one in said)
+    return f"the volume of {title} has {has} and is to grow to {size}" + (f": {words}" if words else "")
 
 
 def wanted(service: InferenceService, snapshot: Snapshot) -> Object | None:

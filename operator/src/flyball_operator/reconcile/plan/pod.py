@@ -192,6 +192,8 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         f"--port={API_PORT}",
         f"--tensor-parallel-size={spec.parallelism.tensor}",
         f"--pipeline-parallel-size={spec.parallelism.pipeline}",
+        # Rendered where it is asked for: templates of services without it stay as they are.
+        *((f"--data-parallel-size={spec.parallelism.data}",) if spec.parallelism.data > 1 else ()),
         f"--max-num-seqs={spec.batching.max_num_seqs}",
         f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
         caching,

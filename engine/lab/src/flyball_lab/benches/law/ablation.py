@@ -1,29 +1,36 @@
 """What each constant of the law buys: goodput with it switched off, and moved by half up and down, over that as it is.
 
-Every run is the law at its 5 s, where all wait and where the late are refused, on all scenarios and on thirty made
-from a seed or, with --quick, on a few. A difference up to `NOISE` is not counted.
+Every run is the law at its 5 s, where all wait and where the late are refused, on all scenarios and, for one seed, on
+thirty made at random or, with --quick, on a few. A difference up to `NOISE` is not counted. Where a constant changes no
+call to an engine, its run is the one as it is, and is not simulated again.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from flyball_engine.figures import percent
 from flyball_lab.benches.figures import Tables
 from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.law.closed_loop import ClosedLoop
 from flyball_lab.benches.law.comparison import Figures
-from flyball_lab.benches.law.contenders import RunFigures, play, the_law
+from flyball_lab.benches.law.contenders import AFTERWARDS, RunFigures, outcome
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.random_scenarios import random_scenarios
+from flyball_lab.benches.law.recorded_service import RecordedService
 from flyball_lab.benches.law.runs import finish
-from flyball_lab.benches.law.scenarios import SCENARIOS, Case, Scenario
+from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
+from flyball_lab.benches.law.tuned_service import TunedService
 from flyball_lab.benches.options import Options
+from flyball_lab.harness.manifests import Object
 from flyball_lab.pages.figures import Cell, Column, table
+from flyball_lab.simulator.virtual import run
 from flyball_operator.tuning.tunables import TUNABLES, Tunables
 
 TICK: Final = 5.0
@@ -50,7 +57,8 @@ SLOWED: Final = next(
     for case in SCENARIOS
     if isinstance(case, Scenario) and case.name == "h100 mix shift"
 )
-#: Scenarios made from a seed, besides.
+#: Played with each seed, and so many that are made from a seed, besides.
+CASES: Final = (*SCENARIOS, SLOWED)
 RANDOM: Final = 30
 #: Values that switch a rule off, where there is one.
 OFF: Final[Mapping[str, Any]] = {
@@ -79,6 +87,8 @@ SHARES: Final = (
     "short_answer",
     "token_margin",
 )
+#: What the closed loop itself reads, beside the tuner.
+OF_THE_LOOP: Final = ("compared_seconds",)
 #: Constants that no goodput hangs on: what status says, and filters against faults that no scenario has.
 INERT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -99,8 +109,10 @@ INERT: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class _Job:
-    case: Case
+class Run:
+    """The law on a scenario with one constant changed."""
+
+    case: Scenario
     seed: int
     gate: bool
     #: The constant and its value; None: all as they are.
@@ -108,36 +120,67 @@ class _Job:
 
     @property
     def law(self) -> bool:
+        """It drives all of them."""
         return True
 
     @property
     def key(self) -> str:
+        """What it is kept under."""
         what = "as it is" if self.changed is None else f"{self.changed[0]} = {_said(self.changed[1])}"
         return f"{self.case.identity} | {what} | {'gated' if self.gate else 'open'} | seed {self.seed}"
 
     def play(self) -> RunFigures:
+        """What came of it, by a simulation of its own if it decides otherwise."""
+        as_it_is, service = _as_it_is(self.case, self.seed, gate=self.gate)
+        if self.changed is None:
+            return as_it_is
         with in_force(self.changed):
-            return play(self.case, the_law(TICK), self.seed, gate=self.gate)
+            if self.changed[0] not in OF_THE_LOOP and service.same():
+                return as_it_is
+            return _play(self.case, self.seed, gate=self.gate, service=TunedService)
+
+
+@lru_cache(maxsize=1)  # a process plays the changes of a run one after the other
+def _as_it_is(case: Scenario, seed: int, *, gate: bool) -> tuple[RunFigures, RecordedService]:
+    services: list[RecordedService] = []
+
+    def recorded(service: Object) -> RecordedService:
+        services.append(RecordedService(service))
+        return services[-1]
+
+    return _play(case, seed, gate=gate, service=recorded), services[0]
+
+
+def _play(case: Scenario, seed: int, *, gate: bool, service: Callable[[Object], TunedService]) -> RunFigures:
+    until, requests = case.seconds + AFTERWARDS, case.requests(seed)
+    loop = ClosedLoop(case.tuning, tick=TICK, gated=gate, cores=case.pods, service=service)
+    run(case.core(seed), requests, until=until, events=[*case.events(), *loop.events(until)])
+    return outcome(case, requests, loop.changes)
 
 
 def measure(options: Options) -> Figures:
     """By constant and value: mean and worst of the quotients of goodput, and what goes worst.
 
-    Raises InterruptedPart with the constants that were finished.
+    Raises InterruptedPart with the runs that were finished.
     """
     named = QUICK if options.quick and not options.scenarios else options.scenarios
-    cases = [case for case in (*SCENARIOS, SLOWED, *random_scenarios(RANDOM)) if not named or case.name in named]
-    runs = [(case, seed, gate) for case in cases for seed in options.played for gate in (False, True)]
+    played = [(case, seed) for seed in options.played for case in CASES]
+    played += [(case, 1) for case in random_scenarios(RANDOM)]
+    runs = [(case, seed, gate) for case, seed in played if not named or case.name in named for gate in (False, True)]
     asked = names() if ALL in options.ablate or not options.ablate else options.ablate
     changes = [change for name in asked for change in changed(name)]
-    jobs = [_Job(*run, change) for change in (None, *changes) for run in runs]
+    jobs = [Run(*run, change) for run in runs for change in (None, *changes)]
     found, whole = finish(jobs, Kept(options.out))
     figures: Figures = {}
     for change in changes:
-        pairs = [(_Job(*run, None), _Job(*run, change)) for run in runs]
-        if all(job.key in found for pair in pairs for job in pair):
+        pairs = [(Run(*run, None), Run(*run, change)) for run in runs]
+        shares = {
+            moved.key: _over(found[moved.key], found[base.key])
+            for base, moved in pairs
+            if base.key in found and moved.key in found
+        }
+        if shares:
             name, value = change
-            shares = {moved.key: _over(found[moved.key], found[base.key]) for base, moved in pairs}
             figures[f"{name} {getattr(TUNABLES, name)} → {_said(value)}"] = _figures(shares)
     if not whole:
         raise InterruptedPart(figures)

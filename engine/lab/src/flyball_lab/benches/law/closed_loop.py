@@ -6,29 +6,24 @@ that gives a setpoint to a pod that came back.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final
 
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts, Outcome
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Metric, Setpoint
-from flyball_engine.figures import format_duration
 from flyball_lab.benches.law.plays import STEP_MARGIN
+from flyball_lab.benches.law.tuned_service import TunedService, manifest
 from flyball_lab.harness.manifests import Object
-from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.simulated_engines import SimulatedEngines
-from flyball_lab.harness.virtual_time import VirtualLoop
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.virtual import TimedAct
-from flyball_operator.api import names
-from flyball_operator.api.v1alpha1 import InferenceService, Overload
-from flyball_operator.tuning import status_codec
+from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.observe.signals import (
@@ -45,8 +40,7 @@ from flyball_operator.tuning.observe.signals import (
     difference,
 )
 from flyball_operator.tuning.policy import NO_BUDGET, Policy
-from flyball_operator.tuning.service_tuner import ServiceTuner
-from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
+from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import TuningState
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -87,10 +81,11 @@ class ClosedLoop:
         cores: int = 1,
         scrape: float | None = None,
         model: StepTimeEstimator | None = None,
+        service: Callable[[Object], TunedService] = TunedService,
     ) -> None:
         """`cores` engines stand behind what it observes. `scrape`: seconds; absent, as often as it ticks.
 
-        `model`: what its status says it has learnt.
+        `model`: what its status says it has learnt. `service` makes what is driven of a manifest.
         """
         self.changes: list[float] = []
         self.signals: Signals | None = None
@@ -99,7 +94,7 @@ class ClosedLoop:
         self._window_seconds = max(WINDOW_SECONDS, SCRAPES_PER_WINDOW * self._scrape_seconds)
         self._tuning = tuning = replace(tuning, overload=Overload.SHED if gated else Overload.QUEUE)
         self._tick = tick
-        self._service = _Service(manifest(tuning, model))
+        self._service = service(manifest(tuning, model))
         self._policy: Policy | None = None
         self._now = 0.0
         self._each: deque[list[int]] = deque(maxlen=int(TUNABLES.compared_seconds / self._scrape_seconds))
@@ -183,104 +178,6 @@ class Constant(ClosedLoop):
         seconds = STEP_MARGIN * min(tokens) if tokens else NO_BUDGET
         step = setpoint.step.model_copy(update={"seconds": seconds})
         return setpoint.model_copy(update={"limits": tuning.envelope.upper(), "step": step})
-
-
-class _Service:
-    """A service with its tuner, driven from outside: the loop's time is the run's, and nothing waits."""
-
-    def __init__(self, service: Object) -> None:
-        self._harness = Harness()
-        self._harness.raw = {**service, "metadata": {**self._harness.raw["metadata"], **service["metadata"]}}
-        self._loop = VirtualLoop()
-        weakref.finalize(self, self._loop.close)
-        self._engines: SimulatedEngines | None = None
-        self._tuner: ServiceTuner | None = None
-        self._raw: Object | None = None
-        self._parsed: InferenceService | None = None
-
-    @property
-    def state(self) -> TuningState:
-        """What the tuner remembers."""
-        assert self._tuner is not None, "the run has begun"
-        return self._tuner.state
-
-    def begin(self, engines: SimulatedEngines, now: float) -> None:
-        """The pods are there."""
-        self._engines = engines
-        self._loop.now = now
-        self._harness.engines = cast("Engines", engines)
-
-        async def made() -> ServiceTuner:
-            return self._harness.tuner()
-
-        self._tuner = self._loop.run_until_complete(made())
-
-    def tick(self, now: float, observation: Observation, attainment: Attainment) -> None:
-        """One tick of the tuner."""
-        tuner = self._present(now)
-        self._loop.run_until_complete(tuner.tick(observation, attainment))
-
-    def watch(self, now: float) -> None:
-        """What the operator does between two ticks."""
-        tuner = self._present(now)
-        if tuner.to_be_kept():
-            self._loop.run_until_complete(tuner.keep())
-
-    def end(self) -> None:
-        """Nobody drives it any more."""
-        self._loop.close()
-
-    def _present(self, now: float) -> ServiceTuner:
-        """The tuner, told of the service and its pods as they are."""
-        assert self._tuner is not None
-        assert self._engines is not None
-        self._loop.now = now
-        self._harness.written.clear()
-        self._harness.events.clear()
-        # Written anew, status is another object; parsed each second it would take longer than all else.
-        if self._parsed is None or self._raw is not self._harness.raw:
-            self._raw, self._parsed = self._harness.raw, self._harness.service
-        self._tuner.update(self._parsed, self._engines.pods())
-        return self._tuner
-
-
-def manifest(tuning: TuningSpec, model: StepTimeEstimator | None = None) -> Object:
-    """An InferenceService whose tuner may use and must hold this; `model`: what its status says was learnt.
-
-    Raises ValueError for classes of requests, which no load of the closed loop has.
-    """
-    if tuning.classes is not None:
-        raise ValueError("the closed loop has no classes of requests")
-    seqs, tokens = tuning.envelope.seqs, tuning.envelope.tokens
-    made: Object = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": "chat", "generation": 1},
-        "spec": {
-            "model": {"uri": "hf://Qwen/Qwen3-8B"},
-            "engine": {"image": "vllm/vllm-openai:v0.32.0"},
-            "objectives": [_objective(one) for one in tuning.objectives],
-            "batching": {"maxNumSeqs": seqs.most, "maxNumBatchedTokens": tokens.most},
-            "tuning": {
-                "mode": tuning.mode.value,
-                "overload": tuning.overload.value,
-                "order": tuning.order.value,
-                "bounds": {"maxNumActiveSeqs": {"min": seqs.least}, "maxNumScheduledTokens": {"min": tokens.least}},
-            },
-        },
-    }
-    if model is not None:
-        made["status"] = {"tuning": {"model": status_codec.model_status(model).model_dump(mode="json", by_alias=True)}}
-    return made
-
-
-def _objective(one: LatencyObjective) -> Object:
-    return {
-        "name": one.name,
-        "metric": one.metric.value,
-        "threshold": format_duration(one.seconds),
-        "target": f"{100 * (1 - one.allowed):g}",
-    }
 
 
 def _times(period: float, seconds: float) -> Sequence[float]:

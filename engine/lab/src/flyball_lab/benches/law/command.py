@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flyball_lab.benches.law.ablation import ALL, INERT, names
+from flyball_lab.benches.law.ablation import ALL, CASES, INERT, names
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.scenarios import SCENARIOS
 from flyball_lab.benches.law.traffic import recorded
@@ -17,7 +17,6 @@ from flyball_lab.simulator.workload import TraceError
 
 REPORT: Final = "law.html"
 FIGURES: Final = "law.json"
-_NAMES: Final = tuple(case.name for case in SCENARIOS)
 
 
 def refusal(options: Options, parts: Sequence[str]) -> str | None:
@@ -43,9 +42,10 @@ def _unknown(options: Options, parts: Sequence[str]) -> str | None:
     """What is named that is not there, or that no run can measure."""
     if options.ablate and (list(parts) != ["ablate"] or options.trace is not None):
         return "--ablate goes with no other part and no trace"
+    cases = CASES if list(parts) == ["ablate"] else SCENARIOS
     for what, given, known in (
         ("constant", options.ablate, (ALL, *names(), *INERT)),
-        ("scenario", options.scenarios, _NAMES),
+        ("scenario", options.scenarios, tuple(case.name for case in cases)),
     ):
         if unknown := set(given).difference(known):
             return f"no {what} {_listed(sorted(unknown))}: there are {_listed(known)}"

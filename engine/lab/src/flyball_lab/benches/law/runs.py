@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -40,7 +41,7 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, RunFigures], bool
     if not left:
         return found, True
     progress = _Progress(len(left), known=len(found))
-    pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=_deaf)
+    pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=_quiet)
     runs: dict[Future[RunFigures], Job] = {}
 
     def ended(run: Future[RunFigures]) -> None:
@@ -77,8 +78,9 @@ def _play(job: Job) -> RunFigures:
     return job.play()
 
 
-def _deaf() -> None:
+def _quiet() -> None:
     """Ctrl-C goes to all processes of a terminal; the one that asked for the runs decides."""
+    logging.disable(logging.WARNING)  # what befalls a tuner is meant
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
