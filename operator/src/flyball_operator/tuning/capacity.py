@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flyball_operator.tuning.control_input import ControlInput, ControlOutput
+from flyball_operator.tuning.control_input import ControlInput, ControlOutput, Margins
 from flyball_operator.tuning.optimise import choose, step_budget
 from flyball_operator.tuning.predict import largest, predict, steady, use
 from flyball_operator.tuning.replicas import Bounds, Replicas, decided
@@ -102,10 +102,10 @@ def _uses(inputs: ControlInput, output: ControlOutput, decodes: float) -> dict[s
 
     Token objectives are held to their margin, first tokens to the threshold: their tail is predicted.
     """
-    here = steady(inputs, decodes)
     held = tuple(objective for objective in inputs.objectives if objective.name not in output.given_up)
-    predicted = predict(here, output.seqs, step_budget(replace(here, objectives=held), output.seqs), tail=TUNABLES.tail)
-    margins = replace(inputs.margins, first_token=1.0)
+    here = steady(replace(inputs, objectives=held) if output.given_up else inputs, decodes)
+    predicted = predict(here, output.seqs, step_budget(here, output.seqs), tail=TUNABLES.tail)
+    margins = Margins(token=inputs.margins.token, first_token=1.0)
     uses = {objective.name: use(objective, predicted, margins) for objective in held}
     return uses | dict.fromkeys(output.given_up, math.inf)
 

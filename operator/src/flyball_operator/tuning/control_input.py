@@ -199,6 +199,8 @@ def scattered(margins: Margins, objectives: tuple[LatencyObjective, ...], worklo
     2000).
     """
     drafts = max(0.0, (workload.made - 1.0) * (workload.drafted - workload.made)) / workload.made**2
+    if not drafts:
+        return margins
     scatter = math.sqrt(drafts / max(1.0, workload.output / workload.made))
     token = margins.token
     for objective in objectives:
@@ -233,5 +235,7 @@ def in_rounds(inputs: ControlInput, stages: int) -> ControlInput:
 
 def in_steps(output: ControlOutput, stages: int) -> ControlOutput:
     """What was chosen of rounds of so many steps, told of the steps that an engine is held to."""
+    if stages == 1:
+        return output
     budget = None if output.budget is None else output.budget / stages
     return replace(output, tokens=output.tokens // stages, budget=budget)

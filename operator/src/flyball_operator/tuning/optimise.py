@@ -34,7 +34,7 @@ def choose(inputs: ControlInput) -> ControlOutput:
         unnarrowed = replace(inputs, margins=replace(inputs.margins, token=margins().token))
         inputs, held = max((inputs, held), (unnarrowed, _feasible(unnarrowed)), key=lambda found: len(found[1]))
     given_up = tuple(objective.name for objective in inputs.objectives if objective not in held)
-    feasible = replace(inputs, objectives=held)
+    feasible = replace(inputs, objectives=held) if given_up else inputs
     mean, binding = feasible.mean_budget
     seqs = _seqs(feasible, mean)
     budget, batch = step_budget(feasible, seqs), sustained(feasible, seqs)

@@ -200,6 +200,8 @@ def limits_given(limits: Limits, envelope: Envelope) -> tuple[int, int]:
 
 def replace_limits(limits: Limits, *, seqs: int, tokens: int) -> Limits:
     """The same limits with another S and C."""
+    if (limits.max_num_active_seqs, limits.max_num_scheduled_tokens) == (seqs, tokens):
+        return limits
     return limits.model_copy(update={"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
 
 
@@ -253,7 +255,7 @@ def model_spec(model: StepModel) -> ModelSpec:
 def nearly_equal(present: Policy, wanted: Policy) -> bool:
     """Whether it says nearly the same, limits apart: noise moves deadlines, model and budget a little."""
     now, then = present.deadlines, wanted.deadlines
-    if now and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):
+    if now != then and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):
         wanted = wanted.due_by(now)
     step, new_step = present.step, wanted.step
     if (present.shed, present.on_time, present.queued_tokens) != (wanted.shed, wanted.on_time, wanted.queued_tokens):

@@ -36,7 +36,7 @@ BEGUN_AT_ONCE: Final = 50
 #: Services that are gone whose last generation is remembered: one whose namespace was out comes back with its engines.
 GONE_REMEMBERED: Final = 10_000
 #: Objects made between two looks for cycles of them. Every how manyth look is a deeper one is Python's own choice.
-OBJECTS_MADE: Final = 50_000
+OBJECTS_MADE: Final = 200_000
 
 
 def collect_garbage_seldom() -> None:

@@ -47,7 +47,7 @@ class StartingPods:
 
     def due(self, setpoint: Setpoint | None) -> list[str]:
         """Pods that are to be written to, by UID; none where new pods shall keep their start values."""
-        if setpoint is None:
+        if setpoint is None or not self._handles:
             return []
         now = self._clock()
         return [uid for uid, handle in self._handles.items() if not handle.has(setpoint) and now >= handle.retry_at]

@@ -242,8 +242,7 @@ def _row(key: CellKey, sums: Sums, at: float) -> CellMeans | None:
 
 def _columns(rows: Mapping[CellKey, Rows]) -> Matrix:
     """The fields of all rows."""
-    cells = [np.frombuffer(cell, dtype=np.float64).reshape(-1, _WIDTH) for cell in rows.values()]
-    return np.concatenate(cells).T if cells else np.empty((_WIDTH, 0))
+    return np.frombuffer(b"".join(rows.values()), dtype=np.float64).reshape(-1, _WIDTH).T
 
 
 class _Table:

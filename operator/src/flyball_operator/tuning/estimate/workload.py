@@ -6,7 +6,7 @@ Chance must not look like a change, so means are taken over many windows. Pure; 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
@@ -43,8 +43,8 @@ class Recent:
             prompt=TUNABLES.kept_per_window * self.prompt + part * load.prompt_tokens,
             cached=TUNABLES.kept_per_window * self.cached + part * load.cached_tokens,
             output=TUNABLES.kept_per_window * self.output + part * load.generated_tokens,
-            steps=_times(self.steps, TUNABLES.kept_per_window).plus(_times(total, part)),
-            alone=_times(self.alone, TUNABLES.kept_per_window).plus(_times(alone, part)),
+            steps=self.steps.times(TUNABLES.kept_per_window).plus(total.times(part)),
+            alone=self.alone.times(TUNABLES.kept_per_window).plus(alone.times(part)),
         )
 
 
@@ -112,10 +112,6 @@ class WorkloadEstimator:
         steps = self.recent.steps
         prompt = max(1.0, 2.0 * steps.prefill_attention / max(1.0, steps.prefill_tokens))
         return replace(self, recent=replace(self.recent, requests=1.0, prompt=prompt)).workload(load, cores=cores)
-
-
-def _times(sums: Sums, part: float) -> Sums:
-    return Sums(**{f.name: part * getattr(sums, f.name) for f in fields(Sums)})
 
 
 def _drafted(alone: Sums) -> float:

@@ -110,7 +110,8 @@ class Rollback:
 
     def apply(self, tick: Tick, proposal: Proposal) -> tuple[Rollback, Proposal]:
         """The proposal; in its place the way back where pods are stuck, or the current policy during a hold."""
-        after = replace(self, proven=self._proven_after(tick, tick.pods)) if tick.pods is not None else self
+        proven = self._proven_after(tick, tick.pods) if tick.pods is not None else self.proven
+        after = self if proven is self.proven else replace(self, proven=proven)
         if tick.at < self.held_until:
             if proposal.urgent or proposal.hold is HoldReason.NOT_OBSERVED:
                 return after, proposal

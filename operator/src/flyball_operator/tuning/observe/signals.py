@@ -92,6 +92,10 @@ class Sums:
         """The sums over the steps of this one that `other` does not have."""
         return Sums(**dict(zip(_SUMS, map(sub, _figures(self), _figures(other)), strict=True)))
 
+    def times(self, part: float) -> Sums:
+        """So many times the sums."""
+        return Sums(**dict(zip(_SUMS, [part * figure for figure in _figures(self)], strict=True)))
+
     @property
     def is_sane(self) -> bool:
         """False if a sum is negative, as where a counter was reset between the readings, infinite, or no number."""

@@ -52,10 +52,10 @@ class DecisionAge:
     ) -> DecisionAge:
         """With one tick. `running`: engines have requests as they were read back, and made so many `steps` in all."""
         busy = _asked_for(observation) or running or steps > self.steps
-        updated = replace(self, busy_at=now if busy else self.busy_at, steps=steps)
-        if decision.hold not in _NO_DECISION or now - updated.busy_at > QUIET_SECONDS:
-            return replace(updated, decided_at=now, cause="")
-        return replace(updated, cause=_cause(decision, state, observation))
+        busy_at = now if busy else self.busy_at
+        if decision.hold not in _NO_DECISION or now - busy_at > QUIET_SECONDS:
+            return DecisionAge(decided_at=now, busy_at=busy_at, steps=steps)
+        return replace(self, busy_at=busy_at, steps=steps, cause=_cause(decision, state, observation))
 
     def not_deciding(self, now: float) -> str | None:
         """What has kept the law from deciding for minutes, None if nothing has."""

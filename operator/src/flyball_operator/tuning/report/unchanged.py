@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Generic, ParamSpec, TypeVar
 
 _Made = TypeVar("_Made")
@@ -14,20 +15,20 @@ class Unchanged(Generic[_Given, _Made]):
 
     def __init__(self, make: Callable[_Given, _Made]) -> None:
         self._make = make
-        self._last: tuple[tuple[object, ...], dict[str, object], _Made] | None = None
+        self._last: tuple[tuple[object, ...], _Made] | None = None
 
     def __call__(self, *given: _Given.args, **named: _Given.kwargs) -> _Made:
-        """As the function has it."""
-        last = self._last
-        if last is not None and self._same(given, last[0]) and self._same((*named.values(),), (*last[1].values(),)):
-            return last[2]
+        """As the function has it. Each call names the same arguments, in the same order."""
+        last, present = self._last, (*given, *named.values())
+        if last is not None and self._same(present, last[0]):
+            return last[1]
         made = self._make(*given, **named)
-        self._last = (given, named, made)
+        self._last = (present, made)
         return made
 
     @staticmethod
     def _same(given: tuple[object, ...], before: tuple[object, ...]) -> bool:
-        return len(given) == len(before) and all(one is other for one, other in zip(given, before, strict=True))
+        return all(map(is_, given, before))
 
 
 class Equal(Unchanged[_Given, _Made]):
