@@ -28,7 +28,7 @@ class Unchanged(Generic[_Given, _Made]):
 
     @staticmethod
     def _same(given: tuple[object, ...], before: tuple[object, ...]) -> bool:
-        return all(map(is_, given, before))
+        return len(given) == len(before) and all(map(is_, given, before))
 
 
 class Equal(Unchanged[_Given, _Made]):
