@@ -52,4 +52,3 @@ def test_both_cores_follow_the_limits_and_no_request_is_lost(two_cores: Service)
     totals.expect_nothing_lost()
     assert two_cores.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
     two_cores.expect_condition("MetricsAvailable", "True")
-    two_cores.expect_condition("Tuned", "True")
