@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.processes import Grouped
+from support.processes import Grouped, turn
 
 # How fast examples come says something about the machine, nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first."""
+    items.sort(key=lambda item: turn(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -52,10 +52,9 @@ def test_deleting_leaves_nothing(service: Service) -> None:
     eventually(lambda: not owned_by(service, uid), expecting="nothing of the service is left", within=240)
 
 
-def test_a_service_that_is_made_again_governs_and_what_the_one_before_left_is_nobodys(
+def test_a_service_that_is_made_again_governs_and_nothing_of_the_one_before_is_left(
     service: Service, flyball: Flyball
 ) -> None:
-    # One scenario, as each engine takes most of a minute to start.
     service.expect_governed()
     old = service.uid
     load = StreamLoad(url=service.url(), model=MODEL, concurrency=4)
@@ -69,7 +68,6 @@ def test_a_service_that_is_made_again_governs_and_what_the_one_before_left_is_no
     assert service.uid != old
     assert service.read_back()["service"] == service.uid
     eventually(lambda: not owned_by(service, old), expecting="nothing of the old service is left", within=240)
-    expect_orphans_to_be_left_alone(service, flyball)
 
 
 def expect_served(service: Service) -> None:
@@ -80,8 +78,10 @@ def expect_served(service: Service) -> None:
     served.expect_nothing_lost()
 
 
-def expect_orphans_to_be_left_alone(service: Service, flyball: Flyball) -> None:
+@pytest.mark.long
+def test_what_a_deleted_service_left_is_nobodys(service: Service, flyball: Flyball) -> None:
     """Deleted with `--cascade=orphan` and made again, it waits until somebody removes what serves."""
+    service.expect_governed()
     old, pod = service.uid, service.pod()
     delete(RESOURCE, service.name, namespace=service.namespace, cascade="orphan")
     apply(small(service, flyball), namespace=service.namespace)

@@ -179,6 +179,7 @@ def expect_scraped(service: Service, one: ObjectiveSpec, number: int) -> None:
     eventually(newest, expecting=f"a scrape with {number} requests counted against {one.id}")
 
 
+@pytest.mark.long
 def test_objectives_that_nobody_can_keep_are_named_with_what_can(
     tuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
 ) -> None:

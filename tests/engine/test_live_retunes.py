@@ -39,7 +39,11 @@ from support.served import Served
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 SLOTS, TOKENS = 64, 512
+#: The slower tests are of asynchronous scheduling alone, as on GPUs, but in a long run.
 KINDS = ("synchronous", "asynchronous")
+IN_BOTH_WHERE_LONG = pytest.mark.parametrize(
+    "engine", [pytest.param("synchronous", marks=pytest.mark.long), "asynchronous"], indirect=True
+)
 NO_FLOORS = "no-floors"
 #: Somewhat like this machine; what the budgets in here need of it is its shape.
 A_GUESS = StepModel(t0=2e-3, h=0.0, c1=1e-4, c2=1e-4, beta=1e-5, g=1e-9, kappa=64, d=1e-8)
@@ -225,6 +229,7 @@ def limit(engine: Governed) -> int:
     return tokens
 
 
+@IN_BOTH_WHERE_LONG
 def test_switching_the_strategy_every_second_under_32_streams_loses_nothing(engine: Governed) -> None:
     if len(engine.strategies) < 2:
         pytest.skip("this vLLM's scheduler admits no chosen requests")
@@ -236,6 +241,7 @@ def test_switching_the_strategy_every_second_under_32_streams_loses_nothing(engi
     assert engine.core().watchdog_trips == trips
 
 
+@IN_BOTH_WHERE_LONG
 def test_requests_come_to_their_end_under_every_strategy(engine: Governed) -> None:
     with engine.under_load(8, prompt=20) as short, engine.under_load(8, prompt=200) as long:
         for batching in engine.strategies:
@@ -309,6 +315,7 @@ class LoggedStep:
     seconds: float
 
 
+@IN_BOTH_WHERE_LONG
 def test_steps_get_the_tokens_that_fit_into_their_time(engine: Governed) -> None:
     # Steps take far less than this says: the bias goes to its end, 0.5, and a step gets 200 tokens.
     slow = StepModel(t0=0.0, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
@@ -364,6 +371,7 @@ def totals(core: CoreState) -> Totals:
     )
 
 
+@IN_BOTH_WHERE_LONG
 def test_requests_that_stand_still_bring_the_start_values_back(engine: Governed) -> None:
     trips = engine.core().watchdog_trips
     # One token a step goes to the first request until it ends: the last waits for 47, over ten thousand steps, however

@@ -19,8 +19,13 @@ from flyball_lab.repository import ROOT
 pytestmark = pytest.mark.engine
 
 FILES = ("test_scheduler.py", "test_async_scheduler.py")
-#: See `support.own_tests`.
-SETPOINTS = ("no setpoint", "the ceilings", "a wide budget", "the on-time order")
+#: See `support.own_tests`. The on-time order has the budget and the ceilings, too.
+SETPOINTS = (
+    "no setpoint",
+    pytest.param("the ceilings", marks=pytest.mark.long),
+    pytest.param("a wide budget", marks=pytest.mark.long),
+    "the on-time order",
+)
 #: How many tests there are, by version: none may get lost.
 NUMBER = {"0.32.0": 227, "0.33.0": 300}
 #: The models that the tests name, as far as a scheduler asks for them; there is no network to ask the hub in.

@@ -68,7 +68,7 @@ async def test_a_token_takes_as_many_steps_as_there_are_stages(
 
 async def test_its_limits_move_under_load_and_no_token_is_lost(two_stages: Served) -> None:
     counted = Counted(two_stages)
-    wishes = mixed(4 * STREAMS, seed=6)
+    wishes = mixed(2 * STREAMS, seed=6)
     for limits in ({"max_num_active_seqs": 4, "max_num_scheduled_tokens": 128}, {"max_num_active_seqs": 24}):
         counted.put(limits=limits)
         before = counted(MetricName.GENERATED_TOKENS)
@@ -86,7 +86,7 @@ async def test_its_steps_keep_to_a_budget(two_stages: Served) -> None:
     for budget in (None, a_budget(0.050, SLOW)):
         before = mixed_steps(two_stages.core())
         counted.put(step=budget)
-        wishes = [Wish(prompt_tokens=200, max_tokens=16)] * (4 * STREAMS)
+        wishes = [Wish(prompt_tokens=200, max_tokens=16)] * (2 * STREAMS)
         seen = await measure(two_stages.server.url, MODEL_NAME, wishes, concurrency=STREAMS)
         assert len(seen.finished) == len(wishes)
         steps, tokens = (after - earlier for after, earlier in zip(mixed_steps(two_stages.core()), before, strict=True))

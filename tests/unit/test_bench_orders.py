@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -31,6 +32,12 @@ BY_NAME = {crowd.name: crowd for crowd in crowds()}
 OVERLOAD = replace(BY_NAME["chat, Poisson, 2 × capacity"], phases=BY_NAME["chat, Poisson, 2 × capacity"].phases[:1])
 
 
+@cache
+def overloaded(discipline: QueueDiscipline) -> RunFigures:
+    """What comes of that minute: the same each time, and several tests ask for it."""
+    return discipline.play(OVERLOAD, 1)
+
+
 def test_every_kind_of_load_comes_evenly_and_in_bursts_below_and_beyond_what_is_carried() -> None:
     assert len([crowd for crowd in BY_NAME.values() if not crowd.rough]) == 3 * 2 * 4
     assert {crowd.load for crowd in BY_NAME.values()} == {0.7, 1.0, 1.3, 2.0}
@@ -44,27 +51,27 @@ def test_every_kind_of_load_comes_evenly_and_in_bursts_below_and_beyond_what_is_
 
 
 def test_beyond_what_is_carried_the_order_serves_what_first_come_first_served_loses() -> None:
-    first_come, queue = FIRST_COME.play(OVERLOAD, 1), QUEUE.play(OVERLOAD, 1)
+    first_come, queue = overloaded(FIRST_COME), overloaded(QUEUE)
     assert queue.goodput > 10 * first_come.goodput
     assert queue.kept > 0.5
 
 
 def test_late_ones_last_keeps_less_than_who_gives_up_the_longest() -> None:
-    late_last = LATE_LAST.play(OVERLOAD, 1)
-    assert FIRST_COME.play(OVERLOAD, 1).goodput < late_last.goodput < QUEUE.play(OVERLOAD, 1).goodput
+    late_last = overloaded(LATE_LAST)
+    assert overloaded(FIRST_COME).goodput < late_last.goodput < overloaded(QUEUE).goodput
 
 
 def test_of_those_let_in_nearly_all_keep_everything_where_the_others_are_refused() -> None:
-    shed = SHED.play(OVERLOAD, 1)
+    shed = overloaded(SHED)
     assert shed.first > 0.985
     assert shed.tokens > 0.985
-    assert shed.goodput >= QUEUE.play(OVERLOAD, 1).goodput
+    assert shed.goodput >= overloaded(QUEUE).goodput
 
 
 @pytest.mark.parametrize("discipline", WRONGLY, ids=lambda discipline: discipline.name)
 def test_a_wrong_model_costs_little(discipline: QueueDiscipline) -> None:
     right = SHED if discipline.sheds else QUEUE
-    assert discipline.play(OVERLOAD, 1).goodput > 0.95 * right.play(OVERLOAD, 1).goodput
+    assert overloaded(discipline).goodput > 0.95 * overloaded(right).goodput
 
 
 def test_on_a_plant_that_no_model_describes_the_order_still_keeps_what_the_engine_carries() -> None:

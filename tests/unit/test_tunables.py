@@ -24,11 +24,22 @@ SOURCES = Path(tuning.__file__).parent
 NAMES = [one.name for one in fields(Tunables)]
 
 
+@pytest.fixture(scope="module")
+def sources() -> str:
+    """All that may use one."""
+    return "".join(path.read_text() for path in SOURCES.rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """Where each has its row."""
+    return reference.tunables_page()
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_used_and_has_its_row(name: str) -> None:
-    users = [path for path in SOURCES.rglob("*.py") if re.search(rf"TUNABLES\.{name}\b", path.read_text())]
-    assert users, "what nothing reads is to be deleted"
-    assert re.search(rf"^\| `{name}` \| .+ \| .+ \| .+ \|$", reference.tunables_page(), re.MULTILINE)
+def test_each_is_used_and_has_its_row(name: str, sources: str, page: str) -> None:
+    assert re.search(rf"TUNABLES\.{name}\b", sources), "what nothing reads is to be deleted"
+    assert re.search(rf"^\| `{name}` \| .+ \| .+ \| .+ \|$", page, re.MULTILINE)
 
 
 def test_nobody_moves_one_by_accident() -> None:
@@ -88,8 +99,8 @@ def test_what_decides_the_same_is_not_simulated_again_and_what_does_not_is(
 def test_scenarios_made_from_a_seed_are_the_same_ones_each_time_and_all_have_requests() -> None:
     made = random_scenarios(12)
     assert made == random_scenarios(12)
-    assert made != random_scenarios(12, seed=2)
+    assert made[:1] != random_scenarios(1, seed=2)
     assert len({case.name for case in made}) == 12
     assert all(case.requests(1) for case in made)
-    fleet = next(case for case in made if case.pods > 1)
+    fleet = replace(next(case for case in made if case.pods > 1), phases=((8, "code"),))
     assert play(fleet, the_law(5.0), 1, gate=True).goodput > 0
