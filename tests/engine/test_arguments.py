@@ -33,7 +33,7 @@ TAKEN: tuple[tuple[str, ...], ...] = (
     ("--lora-modules", "a=b", "c=d", "--middleware=a.b", "--middleware=c.d"),
     ("--max_num_queued_tokens", "9000", "--scheduling-policy", "priority"),
     ("--hf-token",),
-    ("--api-server-count=4",),
+    ("--api-server-count=4", "--data-parallel-size=2"),
 )
 CONTRADICTING = ("--max-num-seqs=32", "--max-num-batched-tokens=16", "--max-num-active-seqs=33")
 

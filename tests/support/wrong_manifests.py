@@ -174,7 +174,6 @@ WRONG = (
     _args("-tp=2", "is set by spec.parallelism.tensor", "-dcp=1"),
     _args("-pp=2", "is set by spec.parallelism.pipeline"),
     _args("--tensor-parallel-size=2", "is set by spec.parallelism.tensor"),
-    _args("--data-parallel-size=2", "is set by spec.parallelism.data"),
     _args("--no-enable-prefix-caching", "is set by spec.batching.prefixCaching"),
     _args("--enable_prefix_caching", "is set by spec.batching.prefixCaching"),
     _args("--shutdown-timeout=1", "is set by spec.rollout.drainTimeout"),
@@ -268,6 +267,16 @@ WRONG = (
         {"spec.accelerator": {"resourceName": GPU}, "spec.parallelism.pipeline": 2},
         "spec.parallelism.pipeline",
         "greater than or equal to 1",
+    ),
+    *(
+        Wrong(
+            f"data parallelism by {argument.partition('=')[0]} and by the spec",
+            {"spec.parallelism.data": 2, "spec.engine.args": [argument]},
+            {"spec.parallelism.data": 1, "spec.engine.args": [argument]},
+            "spec.engine.args",
+            "may not hold --data-parallel-size where spec.parallelism.data says it",
+        )
+        for argument in ("--data-parallel-size=2", "-dp=2")
     ),
     Wrong(
         "data parallel over 0 engine cores",

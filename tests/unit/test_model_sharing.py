@@ -70,7 +70,7 @@ def test_what_differs_in_what_steps_depend_on_is_of_another_kind(other: dict[str
     assert len(found) == 1, "it would be lent to its own kind"
 
 
-@pytest.mark.parametrize("devices", [{"tensor": 4}, {"pipeline": 2}])
+@pytest.mark.parametrize("devices", [{"tensor": 4}, {"pipeline": 2}, {"data": 2}])
 def test_what_spans_other_devices_is_of_another_kind(devices: dict[str, int]) -> None:
     gpu = {"spec__accelerator": {"resourceName": "nvidia.com/gpu"}}
     found = models_of([service("a", model(), spec__parallelism=devices, **gpu)])

@@ -21,7 +21,6 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--enable-prefix-caching",): "spec.batching.prefixCaching",
     ("--no-enable-prefix-caching",): "spec.batching.prefixCaching",
     ("--no-enable-prefix",): "spec.batching.prefixCaching",
-    ("-dp", "2"): "argument -dp means --data-parallel-size, which is set by spec.parallelism.data",
     ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
     ("-tp=2",): "spec.parallelism.tensor",
     ("-pp", "2"): "argument -pp means --pipeline-parallel-size, which is set by spec.parallelism.pipeline",
@@ -45,7 +44,7 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--no-enable-ssl-refresh",): "means --enable-ssl-refresh, which is set by spec.engine.tls",
     ("--ssl-cert-reqs=2",): "the kubelet's probes have no certificate: ask clients for theirs before the pod",
     ("--nnodes=2",): "each pod is an engine of its own, and would wait for other nodes for ever",
-    ("--api-server-count=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: each pod",
+    ("--data-parallel-size=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: each pod",
     ("--data-parallel-size-l=1",): "argument --data-parallel-size-l=1 means --data-parallel-size-local, which cannot",
     ("--data-parallel-external-lb",): "would wait for other nodes for ever",
 }

@@ -51,6 +51,15 @@ _OF_OUR_PODS: Final = {
 }
 
 
+#: Spellings of the argument that `spec.parallelism.data` sets. Without it the argument is the user's.
+_DATA_PARALLEL: Final = ("--data-parallel-size", "--data_parallel_size", "-dp")
+
+
+def _given(item: str, flag: str) -> str:
+    """CEL: whether an item of the arguments is this flag."""
+    return f"{item} == '{flag}' || {item}.startsWith('{flag}=')"
+
+
 def _ceiling(name: str) -> str:
     """CEL of a ceiling: a service that says none has the default."""
     return f"self.?batching.?{name}.orValue({_CEILINGS[name]})"
@@ -173,6 +182,19 @@ class InferenceServiceSpec(Model):
                 spec.workload is not None
                 or spec.model.cache is None
                 or not any(one.partition("=")[0] == "--revision" for one in spec.engine.args)
+            ),
+        ),
+        Check(
+            Rule(
+                "self.parallelism.data == 1 || !has(self.engine) || !has(self.engine.args)"
+                f" || !self.engine.args.exists(a, {' || '.join(_given('a', flag) for flag in _DATA_PARALLEL)})",
+                "may not hold --data-parallel-size where spec.parallelism.data says it",
+                ".engine.args",
+            ),
+            lambda spec: (
+                spec.parallelism.data == 1
+                or spec.engine_container is None
+                or not any(one.partition("=")[0] in _DATA_PARALLEL for one in spec.engine_container.args)
             ),
         ),
         Check(

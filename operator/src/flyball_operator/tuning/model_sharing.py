@@ -8,20 +8,21 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.status_codec import step_model_of
 
-#: Model, image and arguments of the engine, resource of the accelerator or claims, devices that share a layer, stages.
-Kind = tuple[str, str, tuple[str, ...], str, int, int]
+#: Model, image and arguments of the engine, resource of the accelerator or claims, and the parallelism: devices that
+#: share a layer, stages, engine cores of a pod.
+Kind = tuple[str, str, tuple[str, ...], str, int, int, int]
 
 
 def kind_of(service: InferenceService) -> Kind:
     """What the time of a step depends on, as far as a spec says. Devices of one resource may differ all the same."""
     spec = service.spec
+    tensor, pipeline, data = spec.parallelism.tensor, spec.parallelism.pipeline, spec.parallelism.data
     if spec.workload is not None:
         # What they run on, and with which arguments, nobody says.
-        return service.metadata.uid, "", (), "", spec.parallelism.tensor, spec.parallelism.pipeline
+        return service.metadata.uid, "", (), "", tensor, pipeline, data
     accelerator = spec.accelerator.resource_name if spec.accelerator is not None else ""
     accelerator += "".join(_claims_of(service))
-    tensor, pipeline = spec.parallelism.tensor, spec.parallelism.pipeline
-    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, tensor, pipeline
+    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, tensor, pipeline, data
 
 
 def _claims_of(service: InferenceService) -> Iterator[str]:

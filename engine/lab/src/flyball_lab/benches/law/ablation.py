@@ -171,17 +171,13 @@ def measure(options: Options) -> Figures:
     changes = [change for name in asked for change in changed(name)]
     jobs = [Run(*run, change) for run in runs for change in (None, *changes)]
     found, whole = finish(jobs, Kept(options.out))
+    # All constants are judged by the same runs, though it was interrupted.
+    ended = [run for run in runs if all(Run(*run, change).key in found for change in (None, *changes))]
     figures: Figures = {}
-    for change in changes:
-        pairs = [(Run(*run, None), Run(*run, change)) for run in runs]
-        shares = {
-            moved.key: _over(found[moved.key], found[base.key])
-            for base, moved in pairs
-            if base.key in found and moved.key in found
-        }
-        if shares:
-            name, value = change
-            figures[f"{name} {getattr(TUNABLES, name)} → {_said(value)}"] = _figures(shares)
+    for name, value in changes if ended else ():
+        pairs = [(Run(*run, None).key, Run(*run, (name, value)).key) for run in ended]
+        shares = {moved: _over(found[moved], found[as_it_is]) for as_it_is, moved in pairs}
+        figures[f"{name} {getattr(TUNABLES, name)} → {_said(value)}"] = _figures(shares)
     if not whole:
         raise InterruptedPart(figures)
     return figures

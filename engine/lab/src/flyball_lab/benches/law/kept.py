@@ -30,7 +30,10 @@ _SOURCES: Final = (
 )
 #: And what one of the law's, besides.
 _OF_THE_LAW: Final = (
-    *(_HERE / name for name in ("closed_loop.py", "disturbances.py", "tuned_service.py")),
+    *(
+        _HERE / name
+        for name in ("ablation.py", "closed_loop.py", "disturbances.py", "recorded_service.py", "tuned_service.py")
+    ),
     _LAB / "harness",
     *(_ENGINE / name for name in ("control", "figures.py")),
     Path(flyball_operator.__path__[0]),
