@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -48,8 +49,12 @@ def served(fleet: Fleet) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def console() -> Iterator[str]:
-    """The address of a console with recorded services."""
-    with served(Fleet.recorded("load-h100-chat", "overload-refused")) as address:
+    """The address of a console with recorded services; one has an objective that is named as a part of a form is."""
+    fleet = Fleet.recorded("load-h100-chat", "overload-refused")
+    first, *others = (known := fleet.insights["overload-refused"]).spec.objectives
+    spec = replace(known.spec, objectives=(replace(first, name="action"), *others))
+    insights = {**fleet.insights, "overload-refused": replace(known, spec=spec)}
+    with served(replace(fleet, insights=insights)) as address:
         yield address
 
 
@@ -132,6 +137,15 @@ def test_sliders_are_answered_as_they_move(chromium: Browser, console: str) -> N
     eventually(lambda: driver.find_element(By.CSS_SELECTOR, "#answer").text != before, expecting="another answer")
     assert driver.find_element(By.CSS_SELECTOR, "#answer tr.changed").is_displayed()
     assert driver.current_url == f"{console}{SERVICE}/what-if", "the page stays"
+
+
+def test_an_objective_may_have_any_name(chromium: Browser, console: str) -> None:
+    driver = chromium.driver
+    driver.get(f"{console}services/team-a/overload-refused/what-if")
+    before = driver.find_element(By.CSS_SELECTOR, "#answer").text
+    driver.find_element(By.NAME, "action").send_keys(Keys.END)
+    eventually(lambda: driver.find_element(By.CSS_SELECTOR, "#answer").text != before, expecting="another answer")
+    assert driver.find_element(By.CSS_SELECTOR, "#answer table").is_displayed()
 
 
 def test_without_scripts_the_button_asks(chromium: Browser, console: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -11,11 +13,12 @@ import pytest
 from flyball_lab.harness.console_fleet import Fleet, serving
 from flyball_lab.harness.manifests import good
 from flyball_lab.harness.ports import free_port
-from flyball_operator.api.desire import read_desire
+from flyball_lab.harness.waiting import eventually
+from flyball_operator.api.desire import Desire, read_desire
 from flyball_operator.app.console import console
+from flyball_operator.app.console_server import MOST_CONNECTIONS, MOST_WAITING, reached_by_loopback
 from flyball_operator.app.settings import Settings
 from flyball_operator.app.shards import Shards
-from flyball_operator.console.server import MOST_WAITING
 from flyball_operator.kube.cache import Cache
 
 PAGES = ("", "services/team/chat", "services/team/chat/decisions", "services/team/chat/what-if")
@@ -110,6 +113,67 @@ async def test_on_loopback_a_page_of_others_whose_name_leads_here_is_told_nothin
         assert (await client.get("", headers={"Host": host})).status_code == 200
     for host in ("rebound.example", "localhost.rebound.example", "127.0.0.1.rebound.example:8081", "[", "a b"):
         assert (await client.get("", headers={"Host": host})).status_code in (400, 403), host
+
+
+async def test_where_all_addresses_are_served_the_guard_is_by_the_one_that_was_reached() -> None:
+    async with serving(Fleet(), "0.0.0.0") as address, httpx.AsyncClient(base_url=address) as client:
+        assert (await client.get("", headers={"Host": "localhost:8081"})).status_code == 200
+        assert (await client.get("", headers={"Host": "rebound.example"})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("sockname", "loopback"),
+    [
+        (("127.0.0.1", 8081), True),
+        (("::1", 8081, 0, 0), True),
+        (("::ffff:127.0.0.1", 8081, 0, 0), True),
+        (("::ffff:10.0.0.5", 8081, 0, 0), False),
+        (("10.0.0.5", 8081), False),
+        (("fe80::1%eth0", 8081, 0, 2), False),
+        (None, True),
+    ],
+)
+def test_loopback_is_told_by_the_connection(sockname: tuple[Any, ...] | None, loopback: bool) -> None:
+    assert reached_by_loopback(asyncio.Transport({"sockname": sockname})) == loopback
+
+
+def test_a_connection_that_is_gone_may_have_come_by_loopback() -> None:
+    assert reached_by_loopback(None)
+
+
+async def test_a_page_that_cannot_be_made_says_so_with_headers_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Fleet):
+        def services(self) -> Iterable[Desire]:
+            raise RuntimeError("a-secret-value")
+
+    async with serving(Broken()) as address, httpx.AsyncClient(base_url=address) as client:
+        answer = await client.get("")
+    assert answer.status_code == 500
+    assert "<h1>500 Internal Server Error</h1>" in answer.text
+    assert "a-secret-value" not in answer.text
+    assert answer.headers["Content-Security-Policy"] == POLICY
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [cast("Any", record).event for record in errors] == ["ConsolePageFailed"]
+
+
+async def test_connections_that_ask_nothing_are_bounded(client: httpx.AsyncClient) -> None:
+    async with AsyncExitStack() as opened:
+        for _ in range(MOST_CONNECTIONS - 1):
+            _, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+            opened.callback(writer.close)
+        assert (await client.get("")).status_code == 200, "the last one: it stays open"
+        assert not await asyncio.to_thread(_answers, client.base_url)
+    await asyncio.to_thread(eventually, lambda: _answers(client.base_url), expecting="the console to answer again")
+
+
+def _answers(address: httpx.URL) -> bool:
+    """To a connection of its own."""
+    try:
+        return httpx.get(address).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 async def test_a_crowd_is_told_to_ask_again(client: httpx.AsyncClient) -> None:

@@ -85,8 +85,25 @@ def test_the_worst_objective_is_the_one_with_the_least_budget_left() -> None:
         {"name": "token", "attained": "80.1", "budgetRemaining": "-520"},
         {"name": "uncounted"},
         {"name": "odd", "attained": "1", "budgetRemaining": "soon"},
+        {"name": "endless", "attained": "1", "budgetRemaining": "-inf"},
+        {"name": "nothing", "attained": "nan", "budgetRemaining": "-600"},
+        {"name": "unsaid", "budgetRemaining": "-600"},
     ]
     assert row(desire(objectives=objectives)).worst == "token 80.1 %"
+
+
+def test_figures_that_are_no_numbers_are_not_shown() -> None:
+    garbled = {"name": "first", "attained": "nan", "budgetRemaining": "inf"}
+    page = service(desire(objectives=[garbled], tuning={"model": {"error": "nan"}}), None)
+    assert (page.objectives[0].attained, page.objectives[0].left) == ("", "")
+    assert "Median error" not in {fact.name for fact in page.model}
+
+
+def test_pods_are_those_that_serve_of_those_asked_for() -> None:
+    found = good(metadata__namespace="team", metadata__uid="uid-1", spec__replicas=5)
+    assert row(read_desire(found | {"status": {"replicas": 2, "readyReplicas": 1}})).pods == "1 of 5"
+    del found["spec"]["replicas"]
+    assert row(read_desire(found | {"status": {"replicas": 2, "readyReplicas": 1}})).pods == "1 of 2"
 
 
 def test_a_thousand_services_come_page_by_page_in_the_order_of_their_names() -> None:

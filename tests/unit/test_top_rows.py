@@ -62,6 +62,8 @@ def test_a_row_has_what_the_status_says() -> None:
         {"name": "tpot", "attained": "99.9", "budgetRemaining": "90"},
         {"name": "ttft", "attained": "93.8", "budgetRemaining": "-520"},
         {"name": "e2e"},
+        {"name": "garbled", "attained": "99", "budgetRemaining": "-inf"},
+        {"name": "unsaid", "budgetRemaining": "-600"},
     ]
     setpoint = {"maxNumActiveSeqs": 48, "maxNumScheduledTokens": 1024}
     found = row(a_service(objectives=objectives, tuning={"setpoint": setpoint}))

@@ -17,6 +17,8 @@ class LogEvent(StrEnum):
     """Prometheus is asked without a check of its certificate, as `prometheus.insecureSkipVerify` says."""
     CHANGED_BY_POLICY = "ChangedByPolicy"
     """Policies of the cluster change fields of an object; the message has the fields."""
+    CONSOLE_PAGE_FAILED = "ConsolePageFailed"
+    """A page of the console could not be made. Please report it, with the exception of that line."""
     DOWNLOAD_REFUSED = "DownloadRefused"
     """The API server refused the Job that downloads a model."""
     EPOCH_IMPOSSIBLE = "EpochImpossible"

@@ -50,15 +50,6 @@ RECONCILER_CONDITIONS: Final = frozenset(
     }
 )
 TUNER_CONDITIONS: Final = frozenset(ConditionType) - RECONCILER_CONDITIONS
-#: Conditions whose trouble is named first, the gravest before the others. Of the first two Unknown is trouble, too.
-TROUBLES: Final = (
-    ConditionType.ACCEPTED,
-    ConditionType.READY,
-    ConditionType.METRICS_AVAILABLE,
-    ConditionType.TUNED,
-    ConditionType.CAPACITY_SUFFICIENT,
-    ConditionType.OBJECTIVES_MET,
-)
 #: What of the status is the tuner's, as the API server spells it; of the conditions, `TUNER_CONDITIONS` are.
 TUNER_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas", "scaling"})
 

@@ -38,7 +38,6 @@ from flyball_operator.api.spec import (
 )
 from flyball_operator.api.status import (
     RECONCILER_CONDITIONS,
-    TROUBLES,
     TUNER_CONDITIONS,
     TUNER_FIELDS,
     ClassDeadline,
@@ -65,7 +64,6 @@ __all__ = [
     "DEFAULT_MIN_NUM_ACTIVE_SEQS",
     "DEFAULT_MIN_NUM_SCHEDULED_TOKENS",
     "RECONCILER_CONDITIONS",
-    "TROUBLES",
     "TUNER_CONDITIONS",
     "TUNER_FIELDS",
     "Accelerator",

@@ -35,7 +35,7 @@ async def console(settings: Settings, cache: Cache, shards: Shards) -> AsyncIter
         yield
         return
     # Here: templates take memory, and most have no console.
-    from flyball_operator.console.server import ConsoleServer  # noqa: PLC0415
+    from flyball_operator.app.console_server import ConsoleServer  # noqa: PLC0415
 
     server = ConsoleServer(ProcessSource(cache, shards), str(settings.console_address), settings.console_port)
     await server.start()

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from flyball_operator.api.objects import Object
-from flyball_operator.api.v1alpha1 import TROUBLES, ConditionType
+from flyball_operator.api.parse import parse_status
+from flyball_operator.api.summary import is_ready, number, trouble, wanted_pods, worst_objective
+from flyball_operator.api.v1alpha1 import ConditionType
 
 #: Columns that names and reasons have at least.
 _LEAST: Final = 8
@@ -62,61 +64,30 @@ def key_of(service: Object) -> tuple[str, str]:
 
 def row(service: Object) -> Row:
     """The row of a service. What its status does not say, or says wrongly, is not known."""
-    status = _mapping(service.get("status"))
-    tuning = _mapping(status.get("tuning"))
-    setpoint = _mapping(tuning.get("setpoint"))
-    conditions = {one["type"]: one for one in status.get("conditions") or () if isinstance(one, Mapping)}
-    told = str(_mapping(conditions.get(ConditionType.CAPACITY_SUFFICIENT)).get("message", ""))
-    worst = _worst(status.get("objectives") or ())
+    status = parse_status(service.get("status"))
+    setpoint, worst = status.tuning.setpoint, worst_objective(status)
+    told = next((one.message for one in status.conditions if one.type == ConditionType.CAPACITY_SUFFICIENT), "")
     namespace, name = key_of(service)
-    ready = int(status.get("readyReplicas") or 0)
-    desired = _mapping(service.get("spec")).get("replicas")
     return Row(
         namespace=namespace,
         name=name,
-        ready=ready,
-        desired=int(status.get("replicas") or 0) if desired is None else int(desired),
-        is_ready=_mapping(conditions.get(ConditionType.READY)).get("status") == "True",
-        worst_objective=str(worst.get("name", "")),
-        attained=_number(worst.get("attained")),
-        budget_remaining=_number(worst.get("budgetRemaining")),
+        ready=status.ready_replicas,
+        desired=wanted_pods(status, (service.get("spec") or {}).get("replicas")),
+        is_ready=is_ready(status),
+        worst_objective=worst.name if worst is not None else "",
+        attained=number(worst.attained) if worst is not None else None,
+        budget_remaining=number(worst.budget_remaining) if worst is not None else None,
         arrivals=_told(_ARRIVES, told),
         capacity=_told(_CARRIES, told),
-        requests=setpoint.get("maxNumActiveSeqs"),
-        tokens=setpoint.get("maxNumScheduledTokens"),
-        reason=_reason(conditions),
+        requests=setpoint.max_num_active_seqs,
+        tokens=setpoint.max_num_scheduled_tokens,
+        reason=trouble(status),
     )
-
-
-def _worst(objectives: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    counted = [one for one in objectives if _number(one.get("budgetRemaining")) is not None]
-    return min(counted, key=lambda one: float(one["budgetRemaining"]), default={})
-
-
-def _reason(conditions: Mapping[str, Mapping[str, Any]]) -> str:
-    if not conditions:
-        return "New"
-    for kind in TROUBLES:
-        found = conditions.get(kind)
-        if found is not None and (found["status"] == "False" or (found["status"] != "True" and kind in TROUBLES[:2])):
-            return str(found.get("reason", ""))
-    return ""
 
 
 def _told(pattern: re.Pattern[str], message: str) -> float | None:
     found = pattern.search(message)
-    return _number(found[1]) if found is not None else None
-
-
-def _number(text: object) -> float | None:
-    try:
-        return float(str(text))
-    except ValueError:
-        return None
-
-
-def _mapping(found: object) -> Mapping[str, Any]:
-    return found if isinstance(found, Mapping) else {}
+    return number(found[1]) if found is not None else None
 
 
 def _unknown_last(of: Callable[[Row], float | None]) -> Callable[[Row], tuple[Any, ...]]:

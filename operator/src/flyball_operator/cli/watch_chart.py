@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from flyball_operator.api.objects import Object
+from flyball_operator.api.summary import number
 from flyball_operator.cli.limits import change_in_words
 from flyball_operator.cli.top_rows import Row, cut, row
 
@@ -49,17 +50,10 @@ def sample(service: Object, at: str) -> Sample:
         at=at,
         row=row(service),
         mode=str((spec.get("tuning") or {}).get("mode") or "Auto"),
-        attained={one["name"]: _percent(counted.get(one["name"])) for one in objectives},
+        attained={one["name"]: number(counted.get(one["name"])) for one in objectives},
         targets={one["name"]: str(one.get("target") or "99") for one in objectives},
         decisions=tuple(map(_decision, (status.get("tuning") or {}).get("decisions") or ())),
     )
-
-
-def _percent(text: object) -> float | None:
-    try:
-        return float(str(text))
-    except ValueError:
-        return None
 
 
 def _decision(found: Object) -> Decision:

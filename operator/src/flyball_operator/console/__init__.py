@@ -1,1 +1,1 @@
-"""PURE, but for its port (`server.py`). The console: pages for people, read only."""
+"""PURE. The console: pages for people, read only."""

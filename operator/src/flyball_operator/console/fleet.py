@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.v1alpha1 import TROUBLES, Condition, ConditionType, InferenceServiceStatus, ObjectiveStatus
+from flyball_operator.api.summary import is_ready, trouble, wanted_pods, worst_objective
 from flyball_operator.console.source import Source, cut
 
 #: Services on a page.
@@ -77,50 +77,20 @@ def _page(given: str, pages: int) -> int:
 def row(service: Desire) -> Row:
     """The row of a service."""
     status, setpoint = service.status, service.status.tuning.setpoint
-    worst = _worst(status)
+    worst = worst_objective(status)
     known = setpoint.max_num_active_seqs, setpoint.max_num_scheduled_tokens
     return Row(
         namespace=service.meta.namespace,
         name=service.meta.name,
-        pods=pods(status),
+        pods=pods(service),
         worst=f"{worst.name} {worst.attained} %" if worst is not None else "",
         capacity=status.tuning.capacity,
         limits=f"{known[0]} / {known[1]}" if None not in known else "",
-        trouble=trouble(service),
+        trouble=trouble(status),
     )
 
 
-def pods(status: InferenceServiceStatus) -> str:
-    """How many serve."""
-    return f"{status.ready_replicas} of {status.replicas}"
-
-
-def is_ready(status: InferenceServiceStatus) -> bool:
-    """Whether status says so."""
-    return any(one.type == ConditionType.READY and one.status == "True" for one in status.conditions)
-
-
-def trouble(service: Desire) -> str:
-    """The reason of the gravest trouble, empty where there is none."""
-    known: dict[str, Condition] = {one.type: one for one in service.status.conditions}
-    if not known:
-        return "New"
-    for kind in TROUBLES:
-        one = known.get(kind)
-        if one is not None and (one.status == "False" or (one.status != "True" and kind in TROUBLES[:2])):
-            return one.reason
-    return ""
-
-
-def _worst(status: InferenceServiceStatus) -> ObjectiveStatus | None:
-    """The objective with the least budget left."""
-    counted = [(left, one) for one in status.objectives if (left := number(one.budget_remaining)) is not None]
-    return min(counted, key=lambda one: one[0])[1] if counted else None
-
-
-def number(text: str) -> float | None:
-    """The number in a text of a status; None where there is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def pods(service: Desire) -> str:
+    """How many serve, of how many there shall be."""
+    replicas = service.service.spec.replicas if service.service is not None else None
+    return f"{service.status.ready_replicas} of {wanted_pods(service.status, replicas)}"

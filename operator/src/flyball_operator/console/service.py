@@ -7,9 +7,10 @@ from typing import Final
 
 from flyball_engine.figures import percent
 from flyball_operator.api.desire import Desire
+from flyball_operator.api.summary import number, trouble
 from flyball_operator.api.v1alpha1 import DecisionStatus, SetpointStatus
-from flyball_operator.console import fleet
 from flyball_operator.console.chart import Chart, chart, steps_of
+from flyball_operator.console.fleet import pods
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.insight import Insight
 
@@ -83,10 +84,10 @@ def service(desire: Desire, insight: Insight | None) -> Service:
     return Service(
         namespace=desire.meta.namespace,
         name=desire.meta.name,
-        trouble=fleet.trouble(desire),
+        trouble=trouble(status),
         error=desire.error,
         facts=_known(
-            ("Pods that serve", fleet.pods(status)),
+            ("Pods that serve", pods(desire)),
             ("Pods with these limits", tuning.applied_pods),
             ("Mode", tuning.mode.value),
             ("Capacity", f"{tuning.capacity} requests/s" if tuning.capacity else ""),
@@ -102,7 +103,7 @@ def service(desire: Desire, insight: Insight | None) -> Service:
         objectives=_objectives(desire),
         model=_known(
             ("Trusted", "yes" if tuning.model.trusted else "no"),
-            ("Median error", "" if (error := fleet.number(tuning.model.error)) is None else percent(error)),
+            ("Median error", "" if (error := number(tuning.model.error)) is None else percent(error)),
             ("Steps seen", f"{tuning.model.steps:,}"),
         ),
         fit=drawn,
@@ -139,12 +140,16 @@ def _objectives(desire: Desire) -> tuple[Objective, ...]:
         Objective(
             name=one.name,
             asked=thresholds.get(one.name, ""),
-            attained=f"{one.attained} %" if one.attained else "",
-            left=f"{one.budget_remaining} %" if one.budget_remaining else "",
+            attained=_percent(one.attained),
+            left=_percent(one.budget_remaining),
             window=one.window,
         )
         for one in desire.status.objectives
     )
+
+
+def _percent(figure: str) -> str:
+    return f"{figure} %" if number(figure) is not None else ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.recordings import Recording
 from flyball_operator.api.desire import Desire, read_desire
-from flyball_operator.console.server import ConsoleServer
+from flyball_operator.app.console_server import ConsoleServer
 from flyball_operator.tuning.insight import Insight
 
 NAMESPACE: Final = "team-a"
@@ -54,10 +54,10 @@ class Fleet:
 
 
 @asynccontextmanager
-async def serving(fleet: Fleet) -> AsyncIterator[str]:
-    """The address of a console that shows them."""
+async def serving(fleet: Fleet, listening: str = "127.0.0.1") -> AsyncIterator[str]:
+    """The address of a console that shows them. `listening`: what it listens on, of this machine's."""
     port = free_port()
-    server = ConsoleServer(fleet, "127.0.0.1", port)
+    server = ConsoleServer(fleet, listening, port)
     await server.start()
     try:
         yield f"http://127.0.0.1:{port}/"

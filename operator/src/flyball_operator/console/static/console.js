@@ -11,7 +11,7 @@ async function ask() {
   asking = new AbortController();
   const query = new URLSearchParams(new FormData(form));
   try {
-    const response = await fetch(`${form.action}?${query}`, { signal: asking.signal });
+    const response = await fetch(`${form.getAttribute("action")}?${query}`, { signal: asking.signal });
     const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("answer");
     if (!found) throw new Error(`the operator answered ${response.status}`);
     answer.replaceChildren(...document.importNode(found, true).childNodes);

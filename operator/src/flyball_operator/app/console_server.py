@@ -1,24 +1,27 @@
 """The console's port: pages, and the files that they refer to. It reads what the process knows, and changes nothing.
 
 There is no login. By default it listens on the pod's own loopback, which `kubectl port-forward` reaches and nobody else
-does. Pages are made one after the other, with a rest after each, so that no crowd of readers keeps the operator from
-its work.
+does. Pages are made one after the other, with a rest after each, and open connections are bounded. So no crowd of
+readers keeps the operator from its work. Answers have our headers, but for what aiohttp refuses before it asks us, such
+as a broken request line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from aiohttp import web
 
 from flyball_operator.api.desire import Desire
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.console import service as one_service
 from flyball_operator.console.fleet import LONGEST_SEARCH, WrongQueryError, fleet
 from flyball_operator.console.pages import HEADERS, render
@@ -27,6 +30,10 @@ from flyball_operator.console.what_if import what_if
 
 #: Pages that may wait for their turn; who comes then is refused.
 MOST_WAITING: Final = 32
+#: Connections that may be open; what comes then is closed. A browser has six.
+MOST_CONNECTIONS: Final = 128
+#: Seconds after an answer until its connection is closed.
+_IDLE_SECONDS: Final = 15.0
 #: A rest is so many times as long as what was done before it.
 _REST: Final = 3.0
 _TYPES: Final = {
@@ -37,6 +44,7 @@ _TYPES: Final = {
 #: What a browser on the same machine calls it by. By other names a page of others could have it asked.
 _LOCAL_HOST: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_log: Final = logging.getLogger(__name__)
 
 
 #: What no handler says itself.
@@ -44,6 +52,14 @@ _SAID: Final = {
     HTTPStatus.NOT_FOUND: "There is no such page.",
     HTTPStatus.METHOD_NOT_ALLOWED: "The console changes nothing; accepted: GET",
 }
+
+
+class _Refused(asyncio.Protocol):
+    """A connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        transport.close()
 
 
 class ConsoleServer:
@@ -66,22 +82,32 @@ class ConsoleServer:
             ("/services/{namespace}/{name}/what-if", self._what_if),
         ):
             application.router.add_get(path, handler, allow_head=False)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_IDLE_SECONDS
+        )
+        self._listening: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Listen. Raises `OSError` where the port is taken."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, self._port).start()
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self._connection, self._address, self._port)
 
     async def stop(self) -> None:
         """Stop listening."""
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
+
+    def _connection(self) -> asyncio.Protocol:
+        server = self._runner.server
+        return server() if server is not None and len(server.connections) < MOST_CONNECTIONS else _Refused()
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Whatever the answer is, it has our headers, and what is wrong is a page, too."""
         try:
-            self._check_host(request)
+            _check_host(request)
             response = await self._in_turn(request, handler)
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
@@ -91,13 +117,12 @@ class ConsoleServer:
                 response.headers["Allow"] = error.headers["Allow"]
         except WrongQueryError as error:
             response = _error(request, HTTPStatus.BAD_REQUEST, str(error))
+        except Exception:  # noqa: BLE001 – aiohttp's own answer would lack our headers, and its log the event
+            _log.exception("a page of the console could not be made", extra=logged(LogEvent.CONSOLE_PAGE_FAILED))
+            said = "This page could not be made. The operator's log says why, as ConsolePageFailed."
+            response = _error(request, HTTPStatus.INTERNAL_SERVER_ERROR, said)
         response.headers.update(HEADERS)
         return response
-
-    def _check_host(self, request: web.Request) -> None:
-        """On loopback, a page of others whose name leads here is told nothing."""
-        if ip_address(self._address).is_loopback and not _LOCAL_HOST.fullmatch(request.host):
-            raise web.HTTPForbidden(text="This name of the console is unknown; accepted: localhost, 127.0.0.1, [::1]")
 
     async def _in_turn(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if self._waiting >= MOST_WAITING:
@@ -144,6 +169,22 @@ class ConsoleServer:
         if name not in self._files:
             raise web.HTTPNotFound(text="There is no such file.")
         return web.Response(body=self._files[name], content_type=_TYPES[name], charset="utf-8")
+
+
+def _check_host(request: web.Request) -> None:
+    """On loopback, a page of others whose name leads here is told nothing."""
+    if reached_by_loopback(request.transport) and not _LOCAL_HOST.fullmatch(request.host):
+        raise web.HTTPForbidden(text="This name of the console is unknown; accepted: localhost, 127.0.0.1, [::1]")
+
+
+def reached_by_loopback(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether a connection came by loopback, as ports that are forwarded do. One that is not known may have."""
+    local = transport.get_extra_info("sockname") if transport is not None else None
+    if not local:
+        return True
+    address = ip_address(local[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _query(request: web.Request) -> dict[str, str]:
