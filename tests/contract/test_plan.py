@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from flyball_lab.harness.manifests import good
 from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import prometheus
 from flyball_operator.cli.main import main
+from flyball_operator.cli.time_range import rfc3339
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from support.fleet import Governed, Plain, filled
 from support.stored_api import StoredApi, served
 
-SECONDS = 300
+#: The look-back, and more than a scrape before it.
+SECONDS = 310
 CHAT = {Metric.TIME_TO_FIRST_TOKEN: 0.5, Metric.TIME_PER_OUTPUT_TOKEN: 0.06}
 OBJECTIVES = ("--ttft", "500ms", "--tpot", "60ms")
 #: As the InferenceService has them.
@@ -36,23 +39,23 @@ ROOMY_TWICE = Plain([PlantPhase(SECONDS, 0.2, 120, 40)], 3, namespace="own", nam
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prometheus that scraped all of them."""
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """The options that name a Prometheus that scraped all of them, and when."""
     folder = tmp_path_factory.mktemp("fleet")
-    filled(folder, (SWARM, STEADY, IDLE, ROOMY, ROOMY_TWICE), seconds=SECONDS)
+    end = filled(folder, (SWARM, STEADY, IDLE, ROOMY, ROOMY_TWICE), seconds=SECONDS)
     with prometheus(folder) as running:
-        yield running.url
+        yield "--prometheus", running.url, "--since", "5m", "--to", rfc3339(end)
 
 
 Plan = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def plan(url: str, capsys: pytest.CaptureFixture[str]) -> Plan:
+def plan(scraped: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> Plan:
     """The services of the plan by name."""
 
     def run(*arguments: str) -> dict[str, Any]:
-        assert main(["plan", "--prometheus", url, "--since", "5m", "-o", "json", *arguments]) == 0
+        assert main(["plan", *scraped, "-o", "json", *arguments]) == 0
         return {one["service"]: one for one in json.loads(capsys.readouterr().out)["services"]}
 
     return run
@@ -61,10 +64,11 @@ def plan(url: str, capsys: pytest.CaptureFixture[str]) -> Plan:
 def test_plain_vllm_and_the_plugin_in_one_fleet(plan: Plan) -> None:
     found = plan(*OBJECTIVES, "--gpus-per-replica", "2")
     model = "Qwen/Qwen3-8B"
+    assert {name: len(one["windows"]) for name, one in found.items()} == dict.fromkeys(found, 5), "none is left out"
     assert set(found) == {f"full/{model}", f"team/{model}", f"idle/{model}", "own/uid-1"}
 
     swarm = found[f"full/{model}"]
-    assert swarm["source"] == "stock"
+    assert swarm["source"] == "vllm"
     assert swarm["limit"] == "max_num_seqs", "four ran at once, and others waited"
     assert swarm["replicas"]["advised"] > swarm["replicas_now"] == 1
 
@@ -82,13 +86,19 @@ def test_plain_vllm_and_the_plugin_in_one_fleet(plan: Plan) -> None:
     assert roomy["model_error_ratio"] < 0.1
 
 
+def test_a_window_in_which_pods_came_from_none_is_left_out(plan: Plan, scraped: tuple[str, ...]) -> None:
+    earlier = datetime.fromisoformat(scraped[-1]) - timedelta(seconds=30)
+    found = plan(*OBJECTIVES, "--to", earlier.isoformat())
+    assert {(len(one["windows"]), one["windows_left_out"]) for one in found.values()} == {(4, 1)}
+
+
 def test_labels_make_up_services(plan: Plan) -> None:
     assert set(plan(*OBJECTIVES, "--by", "model_name")) == {"Qwen/Qwen3-8B", "own/uid-1"}
     assert set(plan(*OBJECTIVES, "-n", "full")) == {"full/Qwen/Qwen3-8B"}
 
 
 def test_without_options_services_have_their_own_objectives_and_devices(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scraped: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = StoredApi()
     service = good("chat", metadata__namespace="own", metadata__uid="uid-1", spec__objectives=SPEC_OBJECTIVES)
@@ -99,7 +109,7 @@ def test_without_options_services_have_their_own_objectives_and_devices(
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         shown = []
         for output in ("json", "text"):
-            assert main(["plan", "--prometheus", url, "--since", "5m", "-o", output]) == 0
+            assert main(["plan", *scraped, "-o", output]) == 0
             shown.append(capsys.readouterr().out)
     document, text = json.loads(shown[0]), shown[1]
     found = {one["service"]: one for one in document["services"]}
@@ -111,12 +121,14 @@ def test_without_options_services_have_their_own_objectives_and_devices(
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_what_there_is_nothing_to_plan_by(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_there_is_nothing_to_plan_by(
+    scraped: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refused(*arguments: str) -> str:
-        assert main(["plan", *OBJECTIVES, "--since", "5m", *arguments]) == 1
+        assert main(["plan", *OBJECTIVES, *arguments]) == 1
         return capsys.readouterr().err
 
-    assert "no request came in namespace idle from " in refused("--prometheus", url, "-n", "idle")
+    assert "no request came in namespace idle from " in refused(*scraped, "-n", "idle")
     assert "http://127.0.0.1:1 cannot be reached" in refused("--prometheus", "http://127.0.0.1:1")
     with prometheus(tmp_path) as empty:
         said = refused("--prometheus", empty.url)

@@ -160,8 +160,8 @@ def _spread(load: Sequence[PlantPhase | Sequence[PlantPhase]], pods: int) -> lis
     return [deque(list(found)[pod::pods]) for pod in range(pods)]
 
 
-def filled(folder: Path, fleet: Sequence[Plain | Governed], *, seconds: int) -> None:
-    """Give the Prometheus that will run in this folder what it would have scraped until now."""
+def filled(folder: Path, fleet: Sequence[Plain | Governed], *, seconds: int) -> float:
+    """Give the Prometheus that will run in this folder what it would have scraped until now; returns when that was."""
     text = folder / "scraped.om"
     samples = [list(service.scraped(seconds)) for service in fleet]
     # To simulate them takes its time.
@@ -174,3 +174,4 @@ def filled(folder: Path, fleet: Sequence[Plain | Governed], *, seconds: int) -> 
         file.write("# EOF\n")
     command = [binary("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    return end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +43,7 @@ def fleet_of(*windows: Window, **known: Any) -> ServicePlan:
     usual: dict[str, Any] = {
         "now": round(windows[-1].replicas),
         "name": "team/qwen",
-        "kind": Kind.STOCK,
+        "kind": Kind.VLLM,
         "objectives": (TTFT, TPOT),
         "gpus": 2,
     }
@@ -135,6 +136,22 @@ def test_an_hour_with_fewer_replicas_proves_that_they_do() -> None:
     assert (plan.replicas.advised, plan.saved) == (2, 2)
 
 
+def test_a_load_of_which_half_was_refused_was_not_held() -> None:
+    """`overload: Shed`: who was let in was in time, and nobody waited."""
+    half = hour(50.0, replicas=2, refused=50.0)
+    plan = governed(half, half, half, rate=25.0)
+    assert (plan.limit, plan.replicas.advised, plan.saved) == (Limit.REFUSALS, 4, -2)
+    assert "100/s in the busiest window (50 % refused), to 50/s per replica" in said(plan)
+    assert "99.0 to 100.0 % of those let in met it" in said(plan)
+    assert "no load was seen at which they were held" in said(fleet_of(half, half, half))
+
+
+def test_as_many_may_be_refused_as_may_be_late() -> None:
+    some = hour(50.0, replicas=2, refused=4.0)
+    plan = fleet_of(some, some, some)
+    assert (plan.limit, plan.replicas.advised) == (Limit.NOTHING, 2)
+
+
 @pytest.mark.parametrize(
     ("seen", "limit"),
     [
@@ -143,6 +160,7 @@ def test_an_hour_with_fewer_replicas_proves_that_they_do() -> None:
         ({"waiting": 8.0, "running_peak": 30.0}, Limit.QUEUE),
         ({"met": {"ttft": MOST_LATE, "tpot": ALL_MET}}, Limit.FIRST_TOKEN),
         ({"met": {"ttft": ALL_MET, "tpot": MOST_LATE}}, Limit.TOKENS),
+        ({"refused": 1.0}, Limit.REFUSALS),
         ({"waiting": 1.0}, Limit.NOTHING),
     ],
 )
@@ -185,6 +203,21 @@ def test_objectives_between_two_buckets_are_not_judged() -> None:
     assert "70.0 to 99.0 % met it" in said(plan)
 
 
+def test_an_objective_above_vllms_last_bucket_is_not_judged() -> None:
+    above = {"ttft": Share(0.7, 1.0, 1000.0), "tpot": ALL_MET}
+    plan = fleet_of(*[hour(2.0, met=above)] * 3, edges={"ttft": (80.0, math.inf)})
+    assert "vLLM counts ttft at 80s at the most: an objective there is told exactly" in said(plan)
+
+
+def test_windows_that_were_left_out_are_told() -> None:
+    plan = fleet_of(hour(1.0), hour(2.0), hour(1.5), left_out=3)
+    assert "Without 3 windows in which pods or figures were not seen all the time." in said(plan)
+    plan = planned(replace(plan.past, windows=()))
+    assert (plan.limit, plan.replicas.advised) == (Limit.UNKNOWN, None)
+    assert "unknown: pods were there through no whole window" in said(plan)
+    assert "Without 3 windows" in said(plan)
+
+
 def test_objectives_that_an_idle_engine_misses_get_no_number() -> None:
     hopeless = Capacity(rate=0.0, asked=8.0, alone={"ttft": 0.0, "tpot": 5.0}, reachable={"ttft": 0.81})
     late = {"ttft": MOST_LATE, "tpot": ALL_MET}
@@ -197,7 +230,7 @@ def test_objectives_that_an_idle_engine_misses_get_no_number() -> None:
 def test_a_model_that_counts_contradict_is_named() -> None:
     late = {"ttft": MOST_LATE, "tpot": ALL_MET}
     plan = governed(hour(1.0, met=late), hour(2.0), hour(1.5), rate=5.0)
-    assert "In 1 window objectives were missed at a load that the model says is carried" in said(plan)
+    assert "In 1 window objectives were missed, or requests refused, at a load that the model says is" in said(plan)
 
 
 def test_without_a_model_the_plugins_counts_are_used_and_why_is_said() -> None:

@@ -166,6 +166,7 @@ FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     (f"{_PLAN} --target 99", ("--target says of no objective", "--ttft, --tpot, --itl, --e2e")),
     (f"{_PLAN} --ttft 1s --since 1d", ("--since: '1d' is not a duration such as 500ms",)),
     (f"{_PLAN} --ttft 1s --since 1m", ("--since: 1m is out of range; accepted: 5m to 744h",)),
+    (f"{_PLAN} --ttft 1s --to soon", ("--to: 'soon'", "a time such as 2026-11-22T08:00:00Z", "such as 2h")),
     (f"{_PLAN} --ttft 1s --by pod", ("--by: pod tells pods apart, not services", "such as namespace,model_name")),
     (f"{_PLAN} --ttft 1s --by a-b", ("--by: 'a-b' is no label name", "such as namespace,model_name")),
     (f"{_PLAN} --ttft 1s --gpus-per-replica 0", ("--gpus-per-replica: '0'", "a whole number from 1 to 1024")),

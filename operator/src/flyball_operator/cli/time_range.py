@@ -1,4 +1,4 @@
-"""The past times that `flyball replay` goes through, from what was typed. Pure."""
+"""The past times that `flyball replay` goes through, and the end of `flyball plan`'s, from what was typed. Pure."""
 
 from __future__ import annotations
 
@@ -46,11 +46,9 @@ class TimeRange:
 def time_range(start: str | None, end: str | None, step: str | None, now: float) -> TimeRange:
     """The times that the options name; `now` in Unix seconds, of which whole ones count. Raises `TimeRangeError`."""
     now = float(int(now))
-    until = now if end is None else _time("--to", end, now)
+    until = range_end(end, now)
     since = until - USUAL_SECONDS if start is None else _time("--from", start, now)
     seconds = USUAL_STEP if step is None else _step(step)
-    if until > now:
-        raise TimeRangeError(f"--to: {rfc3339(until)} is not past yet")
     if since >= until:
         raise TimeRangeError(f"--from: {rfc3339(since)} is not before --to, {rfc3339(until)}")
     found = TimeRange(*(round(1000 * value) for value in (since, until, seconds)))
@@ -60,6 +58,15 @@ def time_range(start: str | None, end: str | None, step: str | None, now: float)
         wide = f"{figure((until - since) / 3600)} hours every {format_duration(seconds)} are {len(found):,} ticks"
         raise TimeRangeError(f"--from, --to and --step: {wide}, accepted: at most {MOST_TICKS:,}, so {remedy}")
     return found
+
+
+def range_end(text: str | None, now: float) -> float:
+    """What `--to` names, in Unix seconds, of `now` whole ones. Raises `TimeRangeError`."""
+    now = float(int(now))
+    until = now if text is None else _time("--to", text, now)
+    if until > now:
+        raise TimeRangeError(f"--to: {rfc3339(until)} is not past yet")
+    return until
 
 
 def rfc3339(at: float) -> str:

@@ -35,12 +35,13 @@ from flyball_operator.cli.prometheus_options import (
     missing_prometheus,
     prometheus_settings,
 )
-from flyball_operator.cli.time_range import rfc3339
+from flyball_operator.cli.time_range import TimeRangeError, range_end, rfc3339
 
 if TYPE_CHECKING:
     from flyball_operator.api.v1alpha1 import InferenceService
     from flyball_operator.cli.plan.fleet import Asked
     from flyball_operator.cli.plan.report import FleetPlan
+    from flyball_operator.cli.plan.windows import ServicePast
     from flyball_operator.kube.api import KubeApi
     from flyball_operator.tuning.observe.signals import Identity
 
@@ -62,6 +63,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     add_prometheus(parser)
     parser.add_argument("--since", metavar="DURATION", help=f"how far to look back, 5m to 744h: {USUAL_SINCE}")
+    parser.add_argument("--to", dest="end", metavar="TIME", help="from when: RFC 3339, or a duration before now: now")
     for name, metric in THRESHOLDS.items():
         parser.add_argument(f"--{name}", metavar="DURATION", help=f"threshold of {metric}, such as {_EXAMPLES[name]}")
     parser.add_argument(
@@ -87,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     parser: argparse.ArgumentParser = options.parser
     try:
         fleet = _planned(options)
-    except (OptionError, WrongSettingError) as error:
+    except (OptionError, TimeRangeError, WrongSettingError) as error:
         parser.error(str(error))
     except (NotHadError, PrometheusError) as error:
         print(f"flyball plan: {error}", file=sys.stderr)
@@ -107,21 +109,24 @@ def _planned(options: argparse.Namespace) -> FleetPlan:
     given = objectives({name: getattr(options, name) for name in THRESHOLDS}, options.target)
     if given and options.context:
         raise OptionError("--context: no cluster is asked where options name the objectives; leave one of them out")
-    back, by, cards = look_back(options.since, time.time()), labels(options.by), gpus(options.gpus_per_replica)
+    span = look_back(options.since, range_end(options.end, time.time()))
+    by, gpus_each = labels(options.by), gpus(options.gpus_per_replica)
     settings = prometheus_settings(options)
     services, wrong = ({}, []) if given else _of_cluster(options)
-    asked = Asked(look_back=back, objectives=given, services=services, by=by, gpus=cards, namespace=options.namespace)
+    asked = Asked(
+        look_back=span, objectives=given, services=services, by=by, gpus=gpus_each, namespace=options.namespace
+    )
     url = str(settings.prometheus_url)
     with closing(PrometheusClient(url, timeout=_TIMEOUT, access=settings.prometheus_access)) as source:
         found = fleet(source, asked)
-    _expect_traffic(url, asked, [past.requests for past in found])
+    _expect_traffic(url, asked, found)
     seen = {past.name for past in found}
     named = [f"{service.metadata.namespace}/{service.metadata.name}" for service in services.values()]
     return FleetPlan(
         services=[planned(past) for past in found],
-        start=back.start,
-        end=back.end,
-        window=back.seconds,
+        start=span.start,
+        end=span.end,
+        window=span.seconds,
         unseen=[*(name for name in named if name not in seen), *wrong],
     )
 
@@ -151,14 +156,16 @@ def _of_cluster(options: argparse.Namespace) -> tuple[dict[Identity, InferenceSe
         raise NotHadError(f"{error}; no cluster is needed with --ttft, --tpot, --itl or --e2e") from error
 
 
-def _expect_traffic(url: str, asked: Asked, requests: Sequence[float]) -> None:
+def _expect_traffic(url: str, asked: Asked, found: Sequence[ServicePast]) -> None:
     """Raise `NotHadError` where nothing can be planned by."""
     span = f"from {rfc3339(asked.look_back.start)} to {rfc3339(asked.look_back.end)}"
     where = f" in namespace {asked.namespace}" if asked.namespace else ""
-    if not requests:
+    if not found:
         raise NotHadError(
             f"{url} has no metrics of vLLM{where} {span}; accepted: a Prometheus that scrapes port 8000 of vLLM, or "
             "port 8001 of Flyball's plugin, at least twice in a window"
         )
-    if not sum(requests):
+    if not any(past.windows for past in found):
+        raise NotHadError(f"pods were there through no whole window{where} {span}; accepted: a longer --since")
+    if not sum(past.requests for past in found):
         raise NotHadError(f"no request came{where} {span}: there is nothing to plan by")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,7 +23,7 @@ from flyball_operator.cli.plan.fleet_answers import (
     ceilings,
     pods_of,
     share,
-    stock_arrivals,
+    vllm_arrivals,
     window_of,
 )
 from flyball_operator.cli.plan.fleet_queries import Grouping
@@ -58,39 +60,43 @@ class Asked:
 def fleet(source: Source, asked: Asked) -> list[ServicePast]:
     """All services that are seen, by name. Raises `PrometheusError`."""
     try:
-        return sorted([*_plugin(source, asked), *_stock(source, asked)], key=lambda past: past.name)
+        return sorted([*_plugin(source, asked), *_vllm(source, asked)], key=lambda past: past.name)
     except BadVectorError as error:
         raise PrometheusError(Missing.BAD_ANSWER, str(error)) from error
 
 
-def _stock(source: Source, asked: Asked) -> list[ServicePast]:
-    group, seconds = fleet_queries.stock(asked.by, asked.namespace), asked.look_back.seconds
+def _vllm(source: Source, asked: Asked) -> list[ServicePast]:
+    group, seconds = fleet_queries.vllm(asked.by, asked.namespace), asked.look_back.seconds
     metrics = dict.fromkeys(one.metric for one in asked.objectives)
     windows: dict[Group, list[Window]] = {}
+    left_out: Counter[Group] = Counter()
     edges: dict[Group, dict[str, tuple[float, float]]] = {}
     for at in asked.look_back.ends():
         text = fleet_queries.requests(group, seconds, metrics)
         for name, figures in by_group(source.query(text, at), group.labels).items():
-            arrivals = stock_arrivals(figures, seconds)
+            arrivals = vllm_arrivals(figures, seconds)
             window = None if arrivals is None else window_of(figures, at=at, seconds=seconds, arrivals=arrivals)
+            windows.setdefault(name, [])
             if window is None:
+                left_out[name] += 1
                 continue
             met = {one.name: found for one in asked.objectives if (found := share(figures, one)) is not None}
             between = {name: bounds for name, (_, bounds) in met.items() if bounds[0] < bounds[1]}
             edges.setdefault(name, {}).update(between)
-            windows.setdefault(name, []).append(replace(window, met={key: found for key, (found, _) in met.items()}))
-    now = _pods(source, group, fleet_queries.now(group, fleet_queries.STOCK_GAUGES), asked)
+            windows[name].append(replace(window, met={key: found for key, (found, _) in met.items()}))
+    now = _pods(source, group, fleet_queries.now(group, fleet_queries.VLLM_GAUGES), asked)
     # They are told by what the plugin says.
     twice = _pods(source, group, fleet_queries.with_plugin(group), asked)
     return [
         ServicePast(
             name="/".join(filter(None, name)) or "vLLM",
-            kind=Kind.STOCK,
+            kind=Kind.VLLM,
             objectives=asked.objectives,
             windows=tuple(found),
             now=pods_of(now.get(name)),
             gpus=asked.gpus,
-            edges=edges[name],
+            edges=edges.get(name, {}),
+            left_out=left_out[name],
         )
         for name, found in windows.items()
         if pods_of(twice.get(name)) < max(1, pods_of(now.get(name)))
@@ -100,29 +106,44 @@ def _stock(source: Source, asked: Asked) -> list[ServicePast]:
 def _plugin(source: Source, asked: Asked) -> list[ServicePast]:
     group, seconds = fleet_queries.plugin(asked.namespace), asked.look_back.seconds
     seen: dict[Identity, list[tuple[Window, Signals]]] = {}
+    left_out: Counter[Identity] = Counter()
     for at in asked.look_back.ends():
         gauges = by_group(
             source.query(fleet_queries.gauges(group, fleet_queries.PLUGIN_GAUGES, seconds), at), group.labels
         )
         if not gauges:
             continue
-        for identity, signals in _signals(source, group.matchers, seconds, at).items():
-            load, figures = signals.load, gauges.get(identity)
-            if figures is None or not isinstance(load, RequestLoad):
-                continue
-            arrivals = load.arrivals + load.refused
-            window = window_of(figures, at=at, seconds=seconds, arrivals=arrivals)
-            if window is not None:
-                seen.setdefault(identity, []).append((window, signals))
+        signals_of_all = _signals(source, group.matchers, seconds, at)
+        for (namespace, uid), figures in gauges.items():
+            identity = namespace, uid
+            signals, found = signals_of_all.get(identity), seen.setdefault(identity, [])
+            window = None if signals is None else _plugin_window(figures, signals, at=at, seconds=seconds)
+            if signals is None or window is None:
+                left_out[identity] += 1
+            else:
+                found.append((window, signals))
     if not seen:
         return []
-    span = asked.look_back.end - asked.look_back.start
-    started = ceilings(source.query(fleet_queries.ceilings(group, span), asked.look_back.end), group.labels)
+    started: dict[Group, dict[str, float]] = {}
+    # As engines were started in the last window of each service: before, they may have had others.
+    for last in sorted({found[-1][0].at for found in seen.values() if found}):
+        started |= ceilings(source.query(fleet_queries.ceilings(group, seconds), last), group.labels)
     now = _pods(source, group, fleet_queries.now(group, fleet_queries.PLUGIN_GAUGES), asked)
     return [
-        _plugin_past(identity, found, started.get(identity, {}), pods_of(now.get(identity)), asked)
+        replace(
+            _plugin_past(identity, found, started.get(identity, {}), pods_of(now.get(identity)), asked),
+            left_out=left_out[identity],
+        )
         for identity, found in seen.items()
     ]
+
+
+def _plugin_window(figures: Figures, signals: Signals, *, at: float, seconds: float) -> Window | None:
+    load = signals.load
+    if not isinstance(load, RequestLoad):
+        return None
+    came = load.arrivals + load.refused
+    return window_of(figures, at=at, seconds=seconds, arrivals=came, refused=load.refused)
 
 
 def _pods(source: Source, group: Grouping, text: str, asked: Asked) -> Mapping[Group, Figures]:
@@ -141,9 +162,10 @@ def _signals(source: Source, targets: str, seconds: int, at: float) -> dict[Iden
             steps=steps.get(identity, []),
             load=figures,
             outcomes=outcomes.get(identity, []),
-            scrapes=answers.scrapes_of(figures, 1),
+            # Which pods were Ready is known to nobody any more: those that were scraped stand for all, and no job has
+            # more than there were.
+            scrapes=answers.scrapes_of(figures, sys.maxsize),
             window=seconds,
-            # Which pods were Ready is known to nobody any more: those that were scraped stand for all.
             pods=1,
         )
         for identity, figures in load.items()

@@ -15,7 +15,7 @@ from flyball_operator.tuning.spec import LatencyObjective
 Group = tuple[str, ...]
 #: Figures by their name, and by bucket where they have buckets.
 Figures = Mapping[tuple[str, str], float]
-_NEEDED = ("replicas", "waiting", "running_peak", "kv", "kv_peak")
+_NEEDED = ("replicas", "present", "waiting", "running_peak", "kv", "kv_peak")
 
 
 def by_group(answer: Any, labels: tuple[str, ...]) -> dict[Group, Figures]:
@@ -47,15 +47,20 @@ def pods_of(figures: Figures | None) -> int:
     return 0 if figures is None else round(figures.get(("replicas", ""), 0.0))
 
 
-def window_of(figures: Figures, *, at: float, seconds: float, arrivals: float) -> Window | None:
-    """The window, without how objectives were met; None where a gauge is not known: it has too few scrapes."""
+def window_of(figures: Figures, *, at: float, seconds: float, arrivals: float, refused: float = 0.0) -> Window | None:
+    """The window, without how objectives were met; None where it is to be left out.
+
+    That is where a gauge is not known, as it has too few scrapes, and where there was no pod at times. Its pods would
+    be those of the other times, its requests those of the whole window.
+    """
     known = {name: figures[name, ""] for name in _NEEDED if (name, "") in figures}
-    if len(known) < len(_NEEDED):
+    if len(known) < len(_NEEDED) or known["present"] < 1.0:
         return None
     return Window(
         at=at,
         seconds=seconds,
         arrivals=arrivals,
+        refused=refused,
         replicas=known["replicas"],
         waiting=known["waiting"],
         running_peak=known["running_peak"],
@@ -64,7 +69,7 @@ def window_of(figures: Figures, *, at: float, seconds: float, arrivals: float) -
     )
 
 
-def stock_arrivals(figures: Figures, seconds: float) -> float | None:
+def vllm_arrivals(figures: Figures, seconds: float) -> float | None:
     """Requests per second that came: those that ended, and by how many more there are now. None: not known."""
     ended = figures.get(("ended", ""))
     return None if ended is None else max(0.0, ended + figures.get(("grown", ""), 0.0)) / seconds

@@ -14,7 +14,7 @@ from flyball_engine.contract import Metric, MetricName
 from flyball_operator.prometheus.queries import FIELD, JOB, NAMESPACE, POD, UID
 
 #: vLLM's gauges. Only who waits for capacity is a queue.
-STOCK_GAUGES: Final = {
+VLLM_GAUGES: Final = {
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting_by_reason",
     "kv": "vllm:kv_cache_usage_perc",
@@ -56,7 +56,7 @@ class Grouping:
         return f"{metric}{{{','.join(filter(None, (self.matchers, extra)))}}}"
 
 
-def stock(labels: tuple[str, ...], namespace: str | None) -> Grouping:
+def vllm(labels: tuple[str, ...], namespace: str | None) -> Grouping:
     """Engines without the plugin: pods of an InferenceService carry its UID."""
     return Grouping(labels, "instance", f'{UID}=""{_within(namespace)}')
 
@@ -78,8 +78,8 @@ def gauges(group: Grouping, names: Mapping[str, str], window: int) -> str:
 
 def requests(group: Grouping, window: int, metrics: Iterable[Metric]) -> str:
     """The same of vLLM's own metrics, with requests that ended, how the queue grew, and buckets of these metrics."""
-    running, waiting = group.of(STOCK_GAUGES["running"]), group.of(STOCK_GAUGES["waiting"])
-    figures = _gauges(group, STOCK_GAUGES, window, _CAPACITY) | {
+    running, waiting = group.of(VLLM_GAUGES["running"]), group.of(VLLM_GAUGES["waiting"])
+    figures = _gauges(group, VLLM_GAUGES, window, _CAPACITY) | {
         "ended": f"sum {group.by()} (increase({group.of(_SUCCESS)}[{window}s]))",
         "grown": f"sum {group.by()} (delta({running}[{window}s])) + sum {group.by()} (delta({waiting}[{window}s]))",
     }
@@ -97,7 +97,7 @@ def now(group: Grouping, names: Mapping[str, str]) -> str:
 
 def with_plugin(group: Grouping) -> str:
     """The pods of plain vLLM that have the plugin: the job that scrapes vLLM's own port gives them no UID."""
-    running, plugin = group.of(STOCK_GAUGES["running"]), f'{PLUGIN_GAUGES["running"]}{{{POD}!=""}}'
+    running, plugin = group.of(VLLM_GAUGES["running"]), f'{PLUGIN_GAUGES["running"]}{{{POD}!=""}}'
     return _together({"replicas": _pods(group, f"{running} and on ({NAMESPACE}, {POD}) {plugin}")})
 
 
@@ -109,8 +109,12 @@ def ceilings(group: Grouping, seconds: int) -> str:
 
 def _gauges(group: Grouping, names: Mapping[str, str], window: int, waits: str) -> dict[str, str]:
     running, waiting, kv = group.of(names["running"]), group.of(names["waiting"], waits), group.of(names["kv"])
+    looks = f"[{window}s:{max(1, window // _LOOKS)}s]"
+    pods = f"({_pods(group, running)}){looks}"
     return {
-        "replicas": f"avg_over_time(({_pods(group, running)})[{window}s:{max(1, window // _LOOKS)}s])",
+        "replicas": f"avg_over_time({pods})",
+        # The share of the looks at which there was a pod: without one there is no sample.
+        "present": f"count_over_time({pods}) / scalar(count_over_time(vector(1){looks}))",
         "waiting": f"sum {group.by()} (avg_over_time({waiting}[{window}s]))",
         "running_peak": f"max {group.by()} (max_over_time({running}[{window}s]))",
         "kv": f"avg {group.by()} (avg_over_time({kv}[{window}s]))",

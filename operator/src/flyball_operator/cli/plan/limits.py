@@ -28,6 +28,8 @@ class Limit(StrEnum):
     KV_CACHE = "KV cache"
     MAX_NUM_SEQS = "max_num_seqs"
     QUEUE = "queue"
+    REFUSALS = "refusals"
+    UNKNOWN = "unknown"
 
 
 #: What each means, for people.
@@ -39,6 +41,8 @@ MEANING: Final = {
     Limit.KV_CACHE: "requests waited while the KV cache was full",
     Limit.MAX_NUM_SEQS: "requests waited while as many ran as the engine was started for, with KV cache to spare",
     Limit.QUEUE: "requests waited, with places and KV cache to spare: steps are full of prompts",
+    Limit.REFUSALS: "more requests were refused than may miss an objective, so nobody waited",
+    Limit.UNKNOWN: "pods were there through no whole window",
 }
 
 
@@ -53,6 +57,8 @@ def main_limit(counts: Counter[Limit]) -> Limit:
     tight = {limit: count for limit, count in counts.items() if limit not in (Limit.IDLE, Limit.NOTHING)}
     if tight:
         return max(tight, key=tight.__getitem__)
+    if not counts:
+        return Limit.UNKNOWN
     return Limit.NOTHING if counts[Limit.NOTHING] else Limit.IDLE
 
 
@@ -60,15 +66,21 @@ def _limit(window: Window, past: ServicePast, ceiling: float | None) -> Limit:
     if window.requests <= 0.0 and window.waiting <= 0.0:
         return Limit.IDLE
     if _queued(window):
-        if window.kv_peak >= _FULL:
-            return Limit.KV_CACHE
-        if ceiling is not None and window.running_peak >= _FULL * ceiling:
-            return Limit.MAX_NUM_SEQS
-        return Limit.QUEUE
+        return _cause_of_queue(window, ceiling)
+    if window.too_many_refused(past.objectives):
+        return Limit.REFUSALS
     missed = [one for one in past.objectives if window.held((one,)) is Held.MISSED]
     if not missed:
         return Limit.NOTHING
     return Limit.FIRST_TOKEN if any(one.metric in _FIRST_TOKENS for one in missed) else Limit.TOKENS
+
+
+def _cause_of_queue(window: Window, ceiling: float | None) -> Limit:
+    if window.kv_peak >= _FULL:
+        return Limit.KV_CACHE
+    if ceiling is not None and window.running_peak >= _FULL * ceiling:
+        return Limit.MAX_NUM_SEQS
+    return Limit.QUEUE
 
 
 def _queued(window: Window) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.figures import format_duration, percent
-from flyball_operator.cli.plan.limits import Limit, limits, main_limit
+from flyball_operator.cli.plan.limits import MEANING, Limit, limits, main_limit
 from flyball_operator.cli.plan.replicas import Replicas, replicas
 from flyball_operator.cli.plan.windows import LEAST_REQUESTS, Held, Kind, ServicePast, Share, Window
 from flyball_operator.cli.replay_report import number
@@ -56,7 +57,8 @@ def planned(past: ServicePast) -> ServicePlan:
     counts = limits(past)
     busiest = max(past.windows, key=lambda one: one.arrivals, default=None)
     busiest = None if busiest is None or busiest.arrivals <= 0.0 else busiest
-    together = replicas(past, past.objectives) if busiest is not None else Replicas(why="no request came")
+    idle = "no request came" if past.windows else MEANING[Limit.UNKNOWN]
+    together = replicas(past, past.objectives) if busiest is not None else Replicas(why=idle)
     several = len(past.objectives) > 1 and busiest is not None
     plan = ServicePlan(
         past=past,
@@ -68,7 +70,7 @@ def planned(past: ServicePast) -> ServicePlan:
         attained={one.name: found for one in past.objectives if (found := _attained(past, one.name)) is not None},
         notes=(),
     )
-    return plan if busiest is None else replace(plan, notes=tuple(_notes(plan)))
+    return replace(plan, notes=(*_left_out(past), *(_notes(plan) if busiest is not None else ())))
 
 
 def _attained(past: ServicePast, name: str) -> Attained | None:
@@ -82,24 +84,36 @@ def _attained(past: ServicePast, name: str) -> Attained | None:
     return Attained(share=Share(least, most, total), worst=min(judged, key=lambda one: one.most, default=None))
 
 
+def _left_out(past: ServicePast) -> Iterator[str]:
+    if past.left_out:
+        yield f"Without {number(past.left_out, 'window')} in which pods or figures were not seen all the time."
+
+
 def _notes(plan: ServicePlan) -> Iterator[str]:
     past = plan.past
     for one in past.objectives:
         if one.name not in plan.attained:
             yield f"Nothing counted how {one.name} was met."
         elif one.name in past.edges and any(window.held((one,)) is Held.UNCLEAR for window in past.windows):
-            low, high = (format_duration(edge) for edge in past.edges[one.name])
-            yield f"vLLM counts {one.name} at {low} and {high}, not between: an objective there is told exactly."
+            yield _bounds(one.name, *past.edges[one.name])
     if past.error is not None:
         if off := _disagreements(plan):
             yield (
-                f"In {number(off, 'window')} objectives were missed at a load that the model says is carried: "
-                "trust it less."
+                f"In {number(off, 'window')} objectives were missed, or requests refused, at a load that the model "
+                "says is carried: trust it less."
             )
     elif past.objectives:
         if past.doubt:
             yield f"There is no step-time model: {past.doubt}."
         yield from _untried(plan)
+
+
+def _bounds(name: str, low: float, high: float) -> str:
+    """Where vLLM counts, around a threshold that is not there."""
+    if high == math.inf:
+        return f"vLLM counts {name} at {format_duration(low)} at the most: an objective there is told exactly."
+    between = f"{format_duration(low)} and {format_duration(high)}, not between"
+    return f"vLLM counts {name} at {between}: an objective there is told exactly."
 
 
 def _disagreements(plan: ServicePlan) -> int:
@@ -113,7 +127,7 @@ def _disagreements(plan: ServicePlan) -> int:
 
 def _untried(plan: ServicePlan) -> Iterator[str]:
     """What a fleet without a model cannot know, and how to learn it."""
-    if plan.past.kind is Kind.STOCK:
+    if plan.past.kind is Kind.VLLM:
         yield "vLLM's own metrics do not say what a replica carries beyond the loads that were seen."
     if plan.limit is not Limit.NOTHING or plan.replicas.advised is None or plan.busiest is None:
         return

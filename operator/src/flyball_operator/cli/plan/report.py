@@ -20,7 +20,7 @@ from flyball_operator.tuning.spec import LatencyObjective
 
 _WIDTH: Final = 80
 _LABEL: Final = 12
-_KINDS: Final = {Kind.PLUGIN: "by Flyball's plugin", Kind.STOCK: "by vLLM's own metrics"}
+_KINDS: Final = {Kind.PLUGIN: "by Flyball's plugin", Kind.VLLM: "by vLLM's own metrics"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,18 @@ def as_json(fleet: FleetPlan) -> dict[str, Any]:
 def _service(plan: ServicePlan) -> Iterator[str]:
     yield printable(f"{plan.past.name} ({_KINDS[plan.past.kind]})")
     yield from _row("limits", f"{plan.limit}: {MEANING[plan.limit]}{_more_of_limits(plan)}")
-    if plan.busiest is None:
-        yield from _row("replicas", f"{plan.past.now} now")
-        return
+    yield from _row("replicas", f"{plan.past.now} now") if plan.busiest is None else _of_load(plan, plan.busiest)
+    for note in plan.notes:
+        yield from _row("note", note)
+
+
+def _of_load(plan: ServicePlan, busiest: Window) -> Iterator[str]:
+    refused = f" ({percent(busiest.refused_share)} refused)" if busiest.refused > 0.0 else ""
     mean = sum(window.arrivals for window in plan.past.windows) / len(plan.past.windows)
     yield from _row(
         "load",
-        f"{figure(mean)}/s in the mean, {figure(plan.busiest.arrivals)}/s in the busiest window, to "
-        f"{figure(plan.busiest.load)}/s per replica",
+        f"{figure(mean)}/s in the mean, {figure(busiest.arrivals)}/s in the busiest window{refused}, to "
+        f"{figure(busiest.load)}/s per replica",
     )
     for objective in plan.past.objectives:
         yield from _row("objective", _objective(plan, objective))
@@ -79,12 +83,10 @@ def _service(plan: ServicePlan) -> Iterator[str]:
         yield from _row("rests on", f"{number(plan.replicas.windows, 'window')}: {plan.replicas.why}")
     if (saved := _saved(plan)) is not None:
         yield from _row("", saved)
-    for note in plan.notes:
-        yield from _row("note", note)
 
 
 def _more_of_limits(plan: ServicePlan) -> str:
-    if plan.limit in (Limit.IDLE, Limit.NOTHING):
+    if plan.limit in (Limit.IDLE, Limit.NOTHING, Limit.UNKNOWN):
         capacity = None if plan.busiest is None else plan.busiest.capacity
         return f"; {capacity.binding} would be missed first" if capacity is not None and capacity.binding else ""
     others = ", ".join(f"{limit} in {count}" for limit, count in plan.counts.most_common() if limit is not plan.limit)
@@ -97,7 +99,8 @@ def _objective(plan: ServicePlan, objective: LatencyObjective) -> str:
     head = f"{objective.name} {format_duration(objective.seconds)}"
     if objective.of_class:
         head += f" of class {objective.of_class}"
-    met = "not counted" if found is None else f"{_met(found.share)} met it"
+    of = " of those let in" if any(window.refused > 0.0 for window in plan.past.windows) else ""
+    met = "not counted" if found is None else f"{_met(found.share)}{of} met it"
     worst = "" if found is None or found.worst is None else f", {_met(found.worst)} in the worst window"
     text = f"{head}: {met}{worst}; {_target(objective)} asked"
     alone = plan.alone.get(objective.name)
@@ -136,8 +139,8 @@ def _saved(plan: ServicePlan) -> str | None:
     ends = sorted(sign * (plan.past.now - end) for end in (found.least, found.most) if end is not None)
     interval = f" ({ends[0]} to {ends[-1]})" if len(ends) == 2 and ends[0] < ends[1] else ""
     what = f"{number(abs(saved), 'replica')}{interval}"
-    cards = number(gpus, "GPU") if gpus is not None else "GPUs not known: give --gpus-per-replica"
-    return f"{'saves' if saved > 0 else 'costs'} {what}, {cards}"
+    of_gpus = number(gpus, "GPU") if gpus is not None else "GPUs not known: give --gpus-per-replica"
+    return f"{'saves' if saved > 0 else 'costs'} {what}, {of_gpus}"
 
 
 def _total(fleet: FleetPlan) -> Iterator[str]:
@@ -180,6 +183,7 @@ def _service_json(plan: ServicePlan) -> dict[str, Any]:
         "saved_replicas": saved,
         "saved_gpus": None if saved is None or past.gpus is None else saved * past.gpus,
         "model_error_ratio": past.error,
+        "windows_left_out": past.left_out,
         "notes": list(plan.notes),
         "windows": [_window_json(window) for window in past.windows],
     }
@@ -218,6 +222,7 @@ def _window_json(window: Window) -> dict[str, Any]:
         "to": rfc3339(window.at),
         "replicas": _figure(window.replicas),
         "requests_per_second": _figure(window.arrivals),
+        "refused_per_second": _figure(window.refused),
         "waiting": _figure(window.waiting),
         "running_peak": _figure(window.running_peak),
         "kv_cache_usage": _figure(window.kv),

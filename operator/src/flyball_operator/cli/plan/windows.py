@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
     PLUGIN = "plugin"
     """Flyball's plugin: exact counts and step statistics."""
-    STOCK = "stock"
+    VLLM = "vllm"
     """vLLM's own metrics: histograms."""
 
 
@@ -69,8 +69,9 @@ class Capacity:
 class Window:
     """One window, which ended `at`. Figures are of the whole service, means unless they say otherwise.
 
-    `running_peak`, `kv_peak`: the most at any time in any engine. `met`: by the name of
-    the objective. `capacity`: None where no model says.
+    `arrivals` and `refused`: requests per second that came, and of them those that were refused. `running_peak`,
+    `kv_peak`: the most at any time in any engine. `met`: of those let in, by the name of the objective. `capacity`:
+    None where no model says.
     """
 
     at: float
@@ -81,6 +82,7 @@ class Window:
     running_peak: float
     kv: float
     kv_peak: float
+    refused: float = 0.0
     met: Mapping[str, Share] = field(default_factory=dict)
     capacity: Capacity | None = None
 
@@ -94,8 +96,19 @@ class Window:
         """Requests per second to each replica."""
         return self.arrivals / max(1.0, self.replicas)
 
+    @property
+    def refused_share(self) -> float:
+        """Of the requests that came."""
+        return self.refused / self.arrivals if self.arrivals > 0.0 else 0.0
+
+    def too_many_refused(self, objectives: tuple[LatencyObjective, ...]) -> bool:
+        """Whether more were refused than may miss one of these; objectives count only requests that were let in."""
+        return self.refused_share > min((one.allowed for one in objectives), default=0.0)
+
     def held(self, objectives: tuple[LatencyObjective, ...]) -> Held:
         """Whether it held all of these."""
+        if self.requests >= LEAST_REQUESTS and self.too_many_refused(objectives):
+            return Held.MISSED
         found = {
             self.met[one.name].held(one.allowed) if one.name in self.met else Held.QUIET for one in objectives
         } or {Held.QUIET}
@@ -109,7 +122,8 @@ class ServicePast:
 
     `ceiling`: requests that an engine was started to run at once, None where nothing says. `gpus`: of one replica, None
     where nothing says. `edges`: the bounds of vLLM's buckets around each objective that is not on one. `error`: of the
-    step-time model, None without one; `doubt` then says why, where there could be one.
+    step-time model, None without one; `doubt` then says why, where there could be one. `left_out`: windows that are
+    not among them, as no pod was seen at times, or too little of one.
     """
 
     name: str
@@ -122,6 +136,7 @@ class ServicePast:
     edges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     error: float | None = None
     doubt: str = ""
+    left_out: int = 0
 
     @property
     def requests(self) -> float:
