@@ -141,7 +141,7 @@ def test_a_load_of_which_half_was_refused_was_not_held() -> None:
     half = hour(50.0, replicas=2, refused=50.0)
     plan = governed(half, half, half, rate=25.0)
     assert (plan.limit, plan.replicas.advised, plan.saved) == (Limit.REFUSALS, 4, -2)
-    assert "100/s in the busiest window (50 % refused), to 50/s per replica" in said(plan)
+    assert "100/s in the busiest window (50 % refused): 50/s per replica" in said(plan)
     assert "99.0 to 100.0 % of those let in met it" in said(plan)
     assert "no load was seen at which they were held" in said(fleet_of(half, half, half))
 

@@ -73,7 +73,7 @@ def _of_load(plan: ServicePlan, busiest: Window) -> Iterator[str]:
     mean = sum(window.arrivals for window in plan.past.windows) / len(plan.past.windows)
     yield from _row(
         "load",
-        f"{figure(mean)}/s in the mean, {figure(busiest.arrivals)}/s in the busiest window{refused}, to "
+        f"{figure(mean)}/s in the mean, {figure(busiest.arrivals)}/s in the busiest window{refused}: "
         f"{figure(busiest.load)}/s per replica",
     )
     for objective in plan.past.objectives:
