@@ -1,0 +1,59 @@
+"""The console of an installed operator: on its pod's loopback, read by whoever may forward its ports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from flyball_lab.harness.waiting import eventually
+from support.cluster import Object
+from support.live import Flyball, Service
+
+pytestmark = pytest.mark.cluster
+
+PORT = 8081
+
+
+@pytest.fixture(scope="module")
+def operator(flyball: Flyball) -> Iterator[Object]:
+    """The operator's pod, with the console switched on meanwhile."""
+    flyball.install(console={"enabled": True})
+    eventually(lambda: len(flyball.operator_pods()) == 1, expecting="one pod of the operator")
+    yield flyball.operator_pods()[0]
+    flyball.install(console={"enabled": False})
+
+
+@contextmanager
+def forwarded(pod: Object) -> Iterator[str]:
+    """URL by which the pod's port answers here."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    command = ["kubectl", "port-forward", "-n", namespace, f"pod/{name}", f":{PORT}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
+        try:
+            assert forwarding.stdout is not None
+            found = re.search(r"127\.0\.0\.1:(\d+)", forwarding.stdout.readline())
+            assert found, "kubectl said no port"
+            yield f"http://127.0.0.1:{found[1]}"
+        finally:
+            forwarding.terminate()
+
+
+def test_who_may_forward_the_pods_ports_sees_a_service_and_changes_nothing(chat: Service, operator: Object) -> None:
+    page = f"/services/{chat.namespace}/{chat.name}"
+    with forwarded(operator) as url, httpx.Client(base_url=url, timeout=60) as reader:
+        eventually(lambda: chat.name in reader.get("/").text, expecting="the fleet page names the service")
+        shown = reader.get(page)
+        assert shown.status_code == 200
+        assert all(words in shown.text for words in ("ttft", "tpot", "Tuned", "Step-time model"))
+        assert [reader.get(f"{page}/{more}").status_code for more in ("decisions", "what-if")] == [200, 200]
+        assert reader.post(page).status_code == 405
+
+
+def test_nobody_reaches_it_by_the_pods_address(operator: Object) -> None:
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://{operator['status']['podIP']}:{PORT}/", timeout=10)
