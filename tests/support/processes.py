@@ -11,9 +11,12 @@ from xdist.scheduler import LoadScopeScheduling
 _SERVED = ("classes", "gate", "lifecycle", "outcomes", "parameters", "sizing")
 #: Files whose tests use one name on the cluster.
 _RELEASED = ("admission_policies", "chart")
+#: Files whose tests change the CRD for a while, or look at it.
+_OF_THE_CRD = ("doctor", "manifests", "upgrades")
 _TOGETHER = {
     **{f"tests/engine/test_{name}.py": "the shared server" for name in _SERVED},
     **{f"tests/apiserver/test_{name}.py": name for name in _RELEASED},
+    **{f"tests/apiserver/test_{name}.py": "the CRD" for name in _OF_THE_CRD},
 }
 #: A file's tests share fixtures there, but for those of this one.
 _BY_FILE, _BY_TEST = "tests/engine/", "tests/engine/test_own_tests.py"
