@@ -12,7 +12,7 @@ _SERVED = ("classes", "gate", "lifecycle", "outcomes", "parameters", "sizing")
 #: Files whose tests use one name on the cluster.
 _RELEASED = ("admission_policies", "chart")
 #: Files whose tests change the CRD for a while, or look at it.
-_OF_THE_CRD = ("doctor", "manifests", "upgrades")
+_OF_THE_CRD = ("doctor", "manifests", "missing_objects", "upgrades")
 _TOGETHER = {
     **{f"tests/engine/test_{name}.py": "the shared server" for name in _SERVED},
     **{f"tests/apiserver/test_{name}.py": name for name in _RELEASED},
