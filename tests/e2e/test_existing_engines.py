@@ -128,14 +128,14 @@ def test_a_plain_deployment_is_tuned_by_a_label_and_given_back_without_a_restart
     assert "does not replace, roll back or scale" in existing.condition("Progressing")["message"]
     with existing.streams(6).running() as load:
         existing.expect_condition("Tuned", "True", within=300)
-        change = {"spec": {"objectives": in_time("5s", "10ms")}}
+        change = {"spec": {"objectives": in_time("5s", "100ms")}}
         patch(RESOURCE, existing.name, change, namespace=existing.namespace)
 
         def smaller() -> bool:
             return any(existing.limits()[knob] < START[knob] for knob in START)
 
         eventually(smaller, expecting="smaller steps for the objective", within=120)
-        note_figure(f"limits of a Deployment of others at an objective of 10 ms for a token: {existing.limits()}")
+        note_figure(f"limits of a Deployment of others at an objective of 100 ms for a token: {existing.limits()}")
     assert not load.failures, load.failures[0]
 
     pod = existing.theirs()["metadata"]["name"]
