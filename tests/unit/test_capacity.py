@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyball_engine.model import StepModel
 from flyball_lab.harness.plant import A100, H100
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
@@ -85,6 +86,19 @@ def test_of_two_objectives_that_exclude_each_other_the_nearest_that_go_together_
     assert reachable
     together = [replace(o, seconds=1.01 * reachable.get(o.name, o.seconds)) for o in (first, gap)]
     assert not carried(mixed(*together, **LONG)).reachable
+
+
+def test_the_nearest_threshold_is_named_though_the_loosest_would_make_first_tokens_late() -> None:
+    # On a slow processor a token that may take for ever lets steps grow until no first token comes in 5 s.
+    slow = StepModel(t0=0.0258, h=0.005, c1=4.06e-4, c2=4.06e-4, beta=2.03e-4, g=1.2e-7, kappa=1)
+    here = replace(
+        inputs(replace(TTFT, seconds=5.0), replace(TPOT, seconds=0.01), model=slow),
+        workload=workload(prompt=1250.0, uncached=1250.0, ratio=150.0, attention=625.0),
+    )
+    ((name, seconds),) = carried(here).reachable
+    assert name == "tpot"
+    assert 0.01 < seconds < 0.1
+    assert carried(replace(here, objectives=(here.objectives[0], replace(TPOT, seconds=1.01 * seconds)))).rate > 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,7 +21,7 @@ from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Thresholds that cannot be kept are doubled so often at most.
-DOUBLINGS: Final = 20.0
+DOUBLINGS: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +125,16 @@ def _reachable(inputs: ControlInput, idle: dict[str, float]) -> tuple[tuple[str,
         held = replace(inputs, objectives=loosened(names, doublings))
         return max(_uses(held, choose(steady(held, 0.0)), 0.0).values()) > 1.0
 
+    def least(names: set[str]) -> float | None:
+        """The fewest doublings that help, None if none do. More may not: they let steps grow, and first tokens wait."""
+        whole = next((number for number in range(1, DOUBLINGS + 1) if not fails(names, number)), None)
+        return None if whole is None else whole - 1 + largest(1.0, lambda part: fails(names, whole - 1 + part))
+
     finite = {name for name in over if math.isfinite(idle[name])}
-    names = finite if finite and not fails(finite, DOUBLINGS) else over
-    doublings = largest(DOUBLINGS, lambda number: fails(names, number))
+    names, doublings = finite, least(finite) if finite else None
+    if doublings is None:
+        names, doublings = over, least(over)
+    doublings = DOUBLINGS if doublings is None else doublings
     return tuple((o.name, o.seconds) for o in loosened(names, doublings) if o.name in names)
 
 
