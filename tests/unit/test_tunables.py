@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball_lab.benches.law import ablation
+from flyball_lab.benches.law import contenders
 from flyball_lab.benches.law.ablation import INERT, OFF, SHARES, Run, changed, in_force, names
 from flyball_lab.benches.law.contenders import play, the_law
 from flyball_lab.benches.law.random_scenarios import random_scenarios
@@ -90,7 +90,7 @@ def test_what_decides_the_same_is_not_simulated_again_and_what_does_not_is(
         runs.append(core)
         run(core, *given, **named)
 
-    monkeypatch.setattr(ablation, "run", counted)
+    monkeypatch.setattr(contenders, "run", counted)
     assert Run(short, 1, gate=True, changed=change).play() == whole
     assert bool(runs) is simulated
     assert simulated or whole == as_it_is

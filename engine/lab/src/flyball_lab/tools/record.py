@@ -15,14 +15,13 @@ from flyball_engine.contract import Metric, ObjectiveSpec
 from flyball_lab.benches.law.closed_loop import ClosedLoop
 from flyball_lab.benches.law.disturbances import Absurd, absurd, noisy
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case, Scenario
-from flyball_lab.benches.law.tuned_service import manifest
+from flyball_lab.benches.law.tuned_service import manifest, service
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.recordings import FOLDER, LIVE, Recording, tick
 from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE
 from flyball_lab.harness.tuning import signals, step_window
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.virtual import run
-from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, Observation, Signals, Unobserved
 from flyball_operator.tuning.tunables import TUNABLES
@@ -30,22 +29,6 @@ from flyball_operator.tuning.tunables import TUNABLES
 TICK: Final = 5.0
 #: Seconds of each load that are recorded.
 SECONDS: Final = 180.0
-
-
-def service(objectives: Sequence[Object], *, seqs: int, tokens: int, **tuning: Any) -> Object:
-    """The part of a manifest that a tuner reads."""
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": "chat", "generation": 1},
-        "spec": {
-            "model": {"uri": "hf://Qwen/Qwen3-8B"},
-            "engine": {"image": "vllm/vllm-openai:v0.32.0"},
-            "objectives": list(objectives),
-            "batching": {"maxNumSeqs": seqs, "maxNumBatchedTokens": tokens},
-            "tuning": {"mode": "Auto", **tuning},
-        },
-    }
 
 
 # What the law meets on the bench.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -18,19 +18,16 @@ from typing import Any, Final
 from flyball_engine.figures import percent
 from flyball_lab.benches.figures import Tables
 from flyball_lab.benches.interrupted import InterruptedPart
-from flyball_lab.benches.law.closed_loop import ClosedLoop
 from flyball_lab.benches.law.comparison import Figures
-from flyball_lab.benches.law.contenders import AFTERWARDS, RunFigures, outcome
+from flyball_lab.benches.law.contenders import RunFigures, play, the_law
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.random_scenarios import random_scenarios
 from flyball_lab.benches.law.recorded_service import RecordedService
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
-from flyball_lab.benches.law.tuned_service import TunedService
 from flyball_lab.benches.options import Options
 from flyball_lab.harness.manifests import Object
 from flyball_lab.pages.figures import Cell, Column, table
-from flyball_lab.simulator.virtual import run
 from flyball_operator.tuning.tunables import TUNABLES, Tunables
 
 TICK: Final = 5.0
@@ -137,7 +134,7 @@ class Run:
         with in_force(self.changed):
             if self.changed[0] not in OF_THE_LOOP and service.same():
                 return as_it_is
-            return _play(self.case, self.seed, gate=self.gate, service=TunedService)
+            return play(self.case, the_law(TICK), self.seed, gate=self.gate)
 
 
 @lru_cache(maxsize=1)  # a process plays the changes of a run one after the other
@@ -148,14 +145,7 @@ def _as_it_is(case: Scenario, seed: int, *, gate: bool) -> tuple[RunFigures, Rec
         services.append(RecordedService(service))
         return services[-1]
 
-    return _play(case, seed, gate=gate, service=recorded), services[0]
-
-
-def _play(case: Scenario, seed: int, *, gate: bool, service: Callable[[Object], TunedService]) -> RunFigures:
-    until, requests = case.seconds + AFTERWARDS, case.requests(seed)
-    loop = ClosedLoop(case.tuning, tick=TICK, gated=gate, cores=case.pods, service=service)
-    run(case.core(seed), requests, until=until, events=[*case.events(), *loop.events(until)])
-    return outcome(case, requests, loop.changes)
+    return play(case, the_law(TICK), seed, gate=gate, service=recorded), services[0]
 
 
 def measure(options: Options) -> Figures:

@@ -20,6 +20,8 @@ from flyball_lab.benches.law.measures import good_each, most_within, recovery, s
 from flyball_lab.benches.law.plays import STEP_MARGIN
 from flyball_lab.benches.law.scenarios import Case, Scenario
 from flyball_lab.benches.law.setpoints import GATE_MARGIN
+from flyball_lab.benches.law.tuned_service import TunedService
+from flyball_lab.harness.manifests import Object
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.requests import Fate, Request
@@ -167,8 +169,15 @@ class RunFigures:
     raised: int = 0
 
 
-def play(case: Case, contender: Contender, seed: int, *, gate: bool) -> RunFigures:
-    """One run."""
+def play(
+    case: Case,
+    contender: Contender,
+    seed: int,
+    *,
+    gate: bool,
+    service: Callable[[Object], TunedService] = TunedService,
+) -> RunFigures:
+    """One run. `service` makes what the law drives of a manifest."""
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
     core = case.core(seed)
     if gate and contender.tick is None:
@@ -179,7 +188,7 @@ def play(case: Case, contender: Contender, seed: int, *, gate: bool) -> RunFigur
     elif contender.tick is not None:
         pods = case.pods if isinstance(case, Scenario) else 1
         closed_loop = (Constant if contender.constant else ClosedLoop)(
-            case.tuning, tick=contender.tick, gated=gate, cores=pods
+            case.tuning, tick=contender.tick, gated=gate, cores=pods, service=service
         )
         run(core, requests, until=until, events=[*case.events(), *closed_loop.events(until)])
         changes = closed_loop.changes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from flyball_engine.contract import ReadBack, Setpoint
 from flyball_engine.figures import format_duration
@@ -104,6 +104,22 @@ class TunedService:
         return self._tuner
 
 
+def service(objectives: Sequence[Object], *, seqs: int, tokens: int, **tuning: Any) -> Object:
+    """The part of a manifest that a tuner reads."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "chat", "generation": 1},
+        "spec": {
+            "model": {"uri": "hf://Qwen/Qwen3-8B"},
+            "engine": {"image": "vllm/vllm-openai:v0.32.0"},
+            "objectives": list(objectives),
+            "batching": {"maxNumSeqs": seqs, "maxNumBatchedTokens": tokens},
+            "tuning": {"mode": "Auto", **tuning},
+        },
+    }
+
+
 def manifest(tuning: TuningSpec, model: StepTimeEstimator | None = None) -> Object:
     """An InferenceService whose tuner may use and must hold this; `model`: what its status says was learnt.
 
@@ -112,23 +128,15 @@ def manifest(tuning: TuningSpec, model: StepTimeEstimator | None = None) -> Obje
     if tuning.classes is not None:
         raise ValueError("the closed loop has no classes of requests")
     seqs, tokens = tuning.envelope.seqs, tuning.envelope.tokens
-    made: Object = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": "chat", "generation": 1},
-        "spec": {
-            "model": {"uri": "hf://Qwen/Qwen3-8B"},
-            "engine": {"image": "vllm/vllm-openai:v0.32.0"},
-            "objectives": [_objective(one) for one in tuning.objectives],
-            "batching": {"maxNumSeqs": seqs.most, "maxNumBatchedTokens": tokens.most},
-            "tuning": {
-                "mode": tuning.mode.value,
-                "overload": tuning.overload.value,
-                "order": tuning.order.value,
-                "bounds": {"maxNumActiveSeqs": {"min": seqs.least}, "maxNumScheduledTokens": {"min": tokens.least}},
-            },
-        },
-    }
+    made = service(
+        [_objective(one) for one in tuning.objectives],
+        seqs=seqs.most,
+        tokens=tokens.most,
+        mode=tuning.mode.value,
+        overload=tuning.overload.value,
+        order=tuning.order.value,
+        bounds={"maxNumActiveSeqs": {"min": seqs.least}, "maxNumScheduledTokens": {"min": tokens.least}},
+    )
     if model is not None:
         made["status"] = {"tuning": {"model": status_codec.model_status(model).model_dump(mode="json", by_alias=True)}}
     return made
