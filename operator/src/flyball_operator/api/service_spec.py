@@ -174,7 +174,7 @@ class InferenceServiceSpec(Model):
         Check(
             Rule(
                 "!has(self.model) || !has(self.model.cache) || !has(self.engine) || !has(self.engine.args)"
-                " || !self.engine.args.exists(a, a == '--revision' || a.startsWith('--revision='))",
+                f" || !self.engine.args.exists(a, {_given('a', '--revision')})",
                 "may not hold --revision where spec.model.cache is: write it into spec.model.cache.revision",
                 ".engine.args",
             ),

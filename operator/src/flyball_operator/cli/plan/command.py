@@ -55,11 +55,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "plan",
         help="what limits a fleet, and how many replicas hold its objectives",
-        description="Asks Prometheus what a fleet of vLLM (0.26 or later) did, with Flyball's plugin or without, and "
-        "says of each service what limits it, how many replicas and GPUs would hold its objectives at the busiest "
-        "load, how sure that is, and what it saves or costs. Objectives are those of the options for all services; "
-        "else those of the InferenceServices, which it must be allowed to list. Nothing is changed anywhere. Exit code "
-        "1: Prometheus or the cluster cannot be asked, no vLLM is scraped, or no request came.",
+        description="Plans the replicas of a fleet of vLLM (0.26 or later) from Prometheus, with Flyball's plugin or "
+        "without. It says what limits each service, and how many replicas and GPUs would hold its objectives at the "
+        "busiest load. It tells how sure that is, and what it saves or costs. Options name the objectives of all "
+        "services. Without them each InferenceService has its own, and you must be allowed to list these. Nothing is "
+        "changed. Exit code 1: Prometheus or the cluster cannot be asked, no vLLM is scraped, or no request came.",
     )
     add_prometheus(parser)
     parser.add_argument("--since", metavar="DURATION", help=f"how far to look back, 5m to 744h: {USUAL_SINCE}")
