@@ -108,16 +108,17 @@ def test_without_options_services_have_their_own_objectives_and_devices(
     with served(api, tmp_path) as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         shown = []
-        for output in ("json", "text"):
+        for output in ("json", "text", "html"):
             assert main(["plan", *scraped, "-o", output]) == 0
             shown.append(capsys.readouterr().out)
-    document, text = json.loads(shown[0]), shown[1]
+    document, text, page = json.loads(shown[0]), shown[1], shown[2]
     found = {one["service"]: one for one in document["services"]}
     assert [one["name"] for one in found["own/chat"]["objectives"]] == ["first-token", "per-token"]
     assert found["own/chat"]["saved_gpus"] > 0
     assert "no objectives are known" in found["team/Qwen/Qwen3-8B"]["replicas"]["why"]
     assert document["not_scraped"] == ["team/mail"]
     assert "own/chat (by Flyball's plugin)" in text
+    assert page.count("<figure>") == 3, "own/chat has objectives, too"
     assert max(map(len, text.splitlines())) <= 80
 
 

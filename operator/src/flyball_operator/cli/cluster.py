@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 TEXT: Final = "text"
 JSON: Final = "json"
+HTML: Final = "html"
 
 #: Seconds between two looks: no faster than a person sees, no slower than an hour.
 _LEAST_INTERVAL: Final = 0.5
@@ -34,11 +35,11 @@ def add_options(parser: argparse.ArgumentParser, *, namespace_help: str) -> None
     parser.add_argument("--context", metavar="NAME", help="of the kubeconfig: the current one")
 
 
-def add_output(parser: argparse.ArgumentParser, *, shape: str) -> None:
-    """How the result is written; `shape`: that of the JSON, which stays as it is."""
-    parser.add_argument(
-        "-o", "--output", choices=(TEXT, JSON), default=TEXT, metavar="FORMAT", help=f"{TEXT} or {JSON}: {shape}"
-    )
+def add_output(parser: argparse.ArgumentParser, *, shape: str, page: bool = False) -> None:
+    """How the result is written; `shape`: that of the JSON, which stays as it is. `page`: there is one of HTML, too."""
+    formats = (TEXT, HTML, JSON) if page else (TEXT, JSON)
+    named = f"{TEXT}, {HTML} (a page with plots) or {JSON}" if page else f"{TEXT} or {JSON}"
+    parser.add_argument("-o", "--output", choices=formats, default=TEXT, metavar="FORMAT", help=f"{named}: {shape}")
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from flyball_operator.api.parse import ParseError, parse_service
-from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, expect_namespace, reading
+from flyball_operator.cli.cluster import HTML, JSON, NotHadError, add_options, add_output, expect_namespace, reading
 from flyball_operator.cli.output import NOT_HAD
 from flyball_operator.cli.plan.objectives import (
     THRESHOLDS,
@@ -76,15 +76,16 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--gpus-per-replica", metavar="N", help="of every service: as InferenceServices say, else unknown"
     )
     add_options(parser, namespace_help="services of this namespace only; all")
-    add_output(parser, shape='{"services": [{"service", "limit", "replicas", "saved_replicas", "windows", …}]}')
+    add_output(
+        parser, shape='{"services": [{"service", "limit", "replicas", "saved_replicas", "windows", …}]}', page=True
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan; returns the exit code."""
     # They import the client of Prometheus, which takes a second that other commands do not want to pay.
-    from flyball_operator.cli.plan.report import as_json, as_text  # noqa: PLC0415 – see above
-    from flyball_operator.prometheus.client import PrometheusError  # noqa: PLC0415
+    from flyball_operator.prometheus.client import PrometheusError  # noqa: PLC0415 – see above
 
     parser: argparse.ArgumentParser = options.parser
     try:
@@ -94,8 +95,21 @@ def run(options: argparse.Namespace) -> int:
     except (NotHadError, PrometheusError) as error:
         print(f"flyball plan: {error}", file=sys.stderr)
         return NOT_HAD
-    print(json.dumps(as_json(fleet), indent=2) if options.output == JSON else as_text(fleet))
+    print(_shown(fleet, options.output))
     return 0
+
+
+def _shown(fleet: FleetPlan, output: str) -> str:
+    from flyball_operator.cli.plan.report import as_json, as_text  # noqa: PLC0415 – see `run`
+
+    if output == JSON:
+        return json.dumps(as_json(fleet), indent=2)
+    if output == HTML:
+        # It imports the templates' library, for this alone.
+        from flyball_operator.cli.plan.page import as_page  # noqa: PLC0415
+
+        return as_page(fleet)
+    return as_text(fleet)
 
 
 def _planned(options: argparse.Namespace) -> FleetPlan:

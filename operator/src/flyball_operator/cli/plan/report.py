@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from flyball_operator.tuning.spec import LatencyObjective
 
 _WIDTH: Final = 80
 _LABEL: Final = 12
+#: A label, and the text beside it; an empty one goes on with the row above.
+Row = tuple[str, str]
 _KINDS: Final = {Kind.PLUGIN: "by Flyball's plugin", Kind.VLLM: "by vLLM's own metrics"}
 
 
@@ -39,12 +41,11 @@ class FleetPlan:
 
 def as_text(fleet: FleetPlan) -> str:
     """A block for each service, and the sum."""
-    count = round((fleet.end - fleet.start) / fleet.window)
     lines = [
-        f"{rfc3339(fleet.start)} to {rfc3339(fleet.end)}, {count} windows of {format_duration(fleet.window)}",
-        *(line for plan in fleet.services for line in ("", *_service(plan))),
+        look_back(fleet),
+        *(line for plan in fleet.services for line in ("", heading(plan), *_wrapped(rows(plan)))),
         "",
-        *_total(fleet),
+        *_wrapped(total(fleet)),
     ]
     return "\n".join(lines)
 
@@ -60,29 +61,38 @@ def as_json(fleet: FleetPlan) -> dict[str, Any]:
     }
 
 
-def _service(plan: ServicePlan) -> Iterator[str]:
-    yield printable(f"{plan.past.name} ({_KINDS[plan.past.kind]})")
-    yield from _row("limits", f"{plan.limit}: {MEANING[plan.limit]}{_more_of_limits(plan)}")
-    yield from _row("replicas", f"{plan.past.now} now") if plan.busiest is None else _of_load(plan, plan.busiest)
-    for note in plan.notes:
-        yield from _row("note", note)
+def look_back(fleet: FleetPlan) -> str:
+    """What was looked at."""
+    count = round((fleet.end - fleet.start) / fleet.window)
+    return f"{rfc3339(fleet.start)} to {rfc3339(fleet.end)}, {count} windows of {format_duration(fleet.window)}"
 
 
-def _of_load(plan: ServicePlan, busiest: Window) -> Iterator[str]:
+def heading(plan: ServicePlan) -> str:
+    """A service, and what its figures come from."""
+    return printable(f"{plan.past.name} ({_KINDS[plan.past.kind]})")
+
+
+def rows(plan: ServicePlan) -> Iterator[Row]:
+    """What is said of a service."""
+    yield "limits", f"{plan.limit}: {MEANING[plan.limit]}{_more_of_limits(plan)}"
+    if plan.busiest is None:
+        yield "replicas", f"{plan.past.now} now"
+    else:
+        yield from _of_load(plan, plan.busiest)
+    yield from (("note", note) for note in plan.notes)
+
+
+def _of_load(plan: ServicePlan, busiest: Window) -> Iterator[Row]:
     refused = f" ({percent(busiest.refused_share)} refused)" if busiest.refused > 0.0 else ""
     mean = sum(window.arrivals for window in plan.past.windows) / len(plan.past.windows)
-    yield from _row(
-        "load",
-        f"{figure(mean)}/s in the mean, {figure(busiest.arrivals)}/s in the busiest window{refused}: "
-        f"{figure(busiest.load)}/s per replica",
-    )
-    for objective in plan.past.objectives:
-        yield from _row("objective", _objective(plan, objective))
-    yield from _row("replicas", f"{plan.past.now} now; {_advice(plan.replicas)}")
+    peak = f"{figure(busiest.arrivals)}/s in the busiest window{refused}: {figure(busiest.load)}/s per replica"
+    yield "load", f"{figure(mean)}/s in the mean, {peak}"
+    yield from (("objective", _objective(plan, objective)) for objective in plan.past.objectives)
+    yield "replicas", f"{plan.past.now} now; {_advice(plan.replicas)}"
+    if (saved := savings(plan)) is not None:
+        yield "", saved
     if plan.replicas.why:
-        yield from _row("rests on", f"{number(plan.replicas.windows, 'window')}: {plan.replicas.why}")
-    if (saved := _saved(plan)) is not None:
-        yield from _row("", saved)
+        yield "rests on", f"{number(plan.replicas.windows, 'window')}: {plan.replicas.why}"
 
 
 def _more_of_limits(plan: ServicePlan) -> str:
@@ -122,13 +132,19 @@ def _advice(found: Replicas) -> str:
     return f"{_number(found)} would hold all objectives at the busiest load"
 
 
+def needed(found: Replicas) -> str:
+    """The number with its interval, a dash where there is none."""
+    return "–" if found.advised is None else _number(found)
+
+
 def _number(found: Replicas) -> str:
     low = "?" if found.least is None else found.least
     interval = "" if found.least == found.most else f" ({low} to {found.most})"
     return f"{found.advised}{interval}"
 
 
-def _saved(plan: ServicePlan) -> str | None:
+def savings(plan: ServicePlan) -> str | None:
+    """Replicas and GPUs that the advice saves or costs, None where there is no number."""
     saved = plan.saved
     if saved is None:
         return None
@@ -143,7 +159,8 @@ def _saved(plan: ServicePlan) -> str | None:
     return f"{'saves' if saved > 0 else 'costs'} {what}, {of_gpus}"
 
 
-def _total(fleet: FleetPlan) -> Iterator[str]:
+def total(fleet: FleetPlan) -> Iterator[Row]:
+    """The sum, and what Prometheus does not see."""
     told = [plan for plan in fleet.services if plan.saved is not None]
     left = len(fleet.services) - len(told)
     of = f"{len(told)} of {len(fleet.services)} services" if left else number(len(told), "service")
@@ -152,20 +169,21 @@ def _total(fleet: FleetPlan) -> Iterator[str]:
     gpus = [(plan.gpus(plan.past.now), plan.gpus(plan.replicas.advised)) for plan in told]
     if told and all(before is not None for before, _ in gpus):
         text += f"; {number(sum(before or 0 for before, _ in gpus), 'GPU')} now, {sum(after or 0 for _, after in gpus)}"
-    yield from _row("sum", text if told else f"{of} have a number")
+    yield "sum", text if told else f"{of} have a number"
     if fleet.unseen:
-        yield from _row("not scraped", printable(", ".join(fleet.unseen)))
+        yield "not scraped", printable(", ".join(fleet.unseen))
 
 
-def _row(label: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=f"  {label:<{_LABEL}}",
-        subsequent_indent=" " * (_LABEL + 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _wrapped(found: Iterable[Row]) -> Iterator[str]:
+    for label, text in found:
+        yield from textwrap.wrap(
+            text,
+            _WIDTH,
+            initial_indent=f"  {label:<{_LABEL}}",
+            subsequent_indent=" " * (_LABEL + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
 
 def _service_json(plan: ServicePlan) -> dict[str, Any]:
