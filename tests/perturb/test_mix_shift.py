@@ -24,9 +24,9 @@ def shifting(*phases: tuple[float, str]) -> Scenario:
 @pytest.mark.parametrize(
     "scene",
     [
-        shifting((9, CODE), (17, CHAT), (8, CHAT)),
+        pytest.param(shifting((9, CODE), (17, CHAT), (8, CHAT)), marks=pytest.mark.long),
         shifting((8, CODE), (16, CHAT), (8, CODE), (16, CHAT)),
-        shifting((7, CHAT), (9, CODE), (20, CHAT), (7, CHAT)),
+        pytest.param(shifting((7, CHAT), (9, CODE), (20, CHAT), (7, CHAT)), marks=pytest.mark.long),
     ],
     ids=["code and then more chats than are carried", "by turns", "chats, code, and twice as many chats"],
 )

@@ -25,9 +25,13 @@ def drafting(rate: float, *, tpot: float, speculation: Speculation) -> Scenario:
     ("scene", "gate"),
     [
         (drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), True),
-        (drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), False),
+        pytest.param(
+            drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), False, marks=pytest.mark.long
+        ),
         (drafting(24.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), True),
-        (drafting(14.0, tpot=0.020, speculation=Speculation(drafts=5, acceptance=0.4)), True),
+        pytest.param(
+            drafting(14.0, tpot=0.020, speculation=Speculation(drafts=5, acceptance=0.4)), True, marks=pytest.mark.long
+        ),
     ],
     ids=["within capacity behind a gate", "within capacity", "beyond capacity", "drafts that are mostly refused"],
 )

@@ -187,7 +187,8 @@ def served(api: StoredApi, folder: Path, *, namespace: str = "default") -> Itera
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     # A watch that nobody ended waits in its thread.
     server.block_on_close, server.daemon_threads = False, True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # Ended within a hundredth of a second, where half a second is usual: each command has a server of its own.
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
         path = folder / "kubeconfig"
