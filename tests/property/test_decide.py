@@ -212,4 +212,3 @@ def test_an_edited_spec_takes_away_what_it_does_not_ask_for_though_nothing_is_ob
     if state.policy.shed is None:
         assert state.policy.queued_tokens in (None, start(other).policy.queued_tokens)
     assert policy_of(setpoint_status(state.policy)) == state.policy
-    assert state.policy.queue.max_num_queued_tokens == state.policy.queued_tokens

@@ -31,6 +31,7 @@ _PARTS: tuple[set[str], ...] = (
 )
 _PARTS += (set().union(*_PARTS),)
 _DURATIONS = st.builds(lambda number, unit: f"{number}{unit}", st.integers(100, 3000), st.sampled_from(["ms", "s"]))
+_DELAYS = st.builds(lambda number: f"{number}ms", st.integers(1, 60_000))
 
 
 def specs() -> st.SearchStrategy[Object]:
@@ -203,14 +204,38 @@ def _flag_first(args: list[str]) -> list[str]:
 def _batch() -> st.SearchStrategy[Object]:
     """Ceilings and bounds that fit each other: four numbers in order."""
     numbers = st.lists(st.integers(1, 60_000), min_size=6, max_size=6).map(sorted)
-    return st.builds(
-        _bounded, numbers, st.booleans(), st.booleans(), st.sampled_from(["Disabled", "Recommend", "Auto"])
+    modes = st.sampled_from(["Disabled", "Recommend", "Auto"])
+    return st.builds(_bounded, numbers, st.booleans(), st.booleans(), modes, _admission())
+
+
+def _admission() -> st.SearchStrategy[Object]:
+    """Strategies, and what else says who is admitted from the queue, in order of arrival."""
+    batch = {"batchSize": st.integers(1, 60_000)}
+    bucketed = st.fixed_dictionaries({"type": st.just("Bucketed"), **batch})
+    strategies = st.one_of(
+        st.just({"type": "Continuous"}),
+        st.fixed_dictionaries({"type": st.just("Static"), **batch}),
+        bucketed.map(lambda found: found | {"boundaries": [128, 512]}),
+        bucketed.map(lambda found: found | {"sorted": True}),
     )
+    dynamic = st.fixed_dictionaries(
+        {"type": st.just("Dynamic"), **batch, "maxDelay": _DELAYS},
+        optional={"maxBatchTokens": st.integers(1, 2**31 - 1)},
+    )
+    others = {
+        "noEvict": st.sampled_from([{}, {"quantile": "0.5"}]),
+        "maxConcurrentPrefills": st.integers(1, 60_000),
+        "policy": st.sampled_from(["FCFS", "Priority"]),
+    }
+    batching = _some(strategy=strategies, admissionDelay=_DELAYS, **others) | _some(strategy=dynamic, **others)
+    queue = _some(maxNumQueuedReqs=st.integers(1, 2**31 - 1), maxNumQueuedTokens=st.integers(1, 2**31 - 1))
+    asked = st.fixed_dictionaries({"order": st.just("Arrival")}, optional={"batching": batching, "queue": queue})
+    return st.just({}) | asked
 
 
-def _bounded(numbers: list[int], bounds: bool, caching: bool, mode: str) -> Object:
+def _bounded(numbers: list[int], bounds: bool, caching: bool, mode: str, admission: Object) -> Object:
     low, high, seqs, low_tokens, high_tokens, tokens = numbers
-    tuning: Object = {"mode": mode}
+    tuning: Object = {"mode": mode, **admission}
     if bounds:
         tuning["bounds"] = {
             "maxNumActiveSeqs": {"min": low, "max": high},

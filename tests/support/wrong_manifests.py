@@ -13,6 +13,7 @@ from support.wrong_classes import WRONG_CLASSES
 from support.wrong_models import WRONG_MODELS
 from support.wrong_pods import GPU, WRONG_PODS
 from support.wrong_scaling import WRONG_SCALING
+from support.wrong_strategies import WRONG_STRATEGIES
 from support.wrong_volumes import WRONG_VOLUMES
 from support.wrong_workloads import WRONG_WORKLOADS
 
@@ -347,6 +348,7 @@ WRONG = (
     *WRONG_MODELS,
     *WRONG_CLASSES,
     *WRONG_BATCHING,
+    *WRONG_STRATEGIES,
     *WRONG_SCALING,
     *WRONG_WORKLOADS,
     # Rollout.
@@ -383,5 +385,6 @@ UNKNOWN_FIELDS = (
     "spec.podTemplate.affinity.nodeAfinity",
     "spec.batching.speculative",
     "spec.tuning.deadline",
+    "spec.tuning.batching.strategy.batch_size",
 )
 """Fields that do not exist (yet): strict validation, which kubectl asks for, names them."""

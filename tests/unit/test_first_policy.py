@@ -39,7 +39,7 @@ def test_where_all_wait_or_no_objective_says_how_long_the_queue_is_unlimited() -
 
 def test_objectives_that_are_far_apart_ask_for_no_more_than_a_setpoint_takes() -> None:
     hours = replace(SHED, objectives=(replace(TTFT, seconds=7200.0), replace(TPOT, seconds=0.001)))
-    assert start(hours).policy.queue.max_num_queued_tokens == LARGEST_LIMIT
+    assert start(hours).policy.queued_tokens == LARGEST_LIMIT
 
 
 def edited(spec: TuningSpec, *, state: TuningState | None = None) -> tuple[TuningState, Decision]:

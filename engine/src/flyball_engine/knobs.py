@@ -316,6 +316,11 @@ class Batching(Frozen):
             raise ValueError("admission_delay_seconds: accepted beside Dynamic: 0; strategy.max_delay_seconds says it")
         return self
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether requests may wait beside free slots; else they come in order, bounded by number alone."""
+        return isinstance(self.strategy, Batched) or self.admission_delay_seconds > 0 or self.no_evict is not None
+
     def chooses(self) -> BatchingKnob | None:
         """The part by which it chooses who is admitted next, rather than how many; None if it has none."""
         chosen = {

@@ -68,21 +68,12 @@ class BatchDecision:
     held_until: float | None = None
 
 
-def in_order(batching: Batching) -> bool:
-    """Whether new requests simply come in the engine's own order, bounded by number alone."""
-    return (
-        not isinstance(batching.strategy, Batched)
-        and not batching.admission_delay_seconds
-        and batching.no_evict is None
-    )
-
-
 def decide(batching: Batching, called: Sequence[str], state: SchedulerState) -> BatchDecision:
     """Decide on one step; `called` is that of the decision before it, empty at first and after a change of strategy."""
     room = max(0, state.slots)
     if batching.max_concurrent_prefills is not None:
         room = min(room, max(0, batching.max_concurrent_prefills - state.prefilling))
-    if in_order(batching):
+    if not batching.holds_back:
         return BatchDecision(most=room, admit=None)
     resumed = min(room, state.resuming)
     if resumed == room:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 
 from flyball_engine.batching.output_lengths import OutputLengths, tokens_to_end
-from flyball_engine.batching.strategies import SchedulerState, Waiting, decide, in_order
+from flyball_engine.batching.strategies import SchedulerState, Waiting, decide
 from flyball_engine.contract import AnyKnob, Batching, BatchingKnob, SchedulingPolicy, StrategyType
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.scheduler_adapter import SchedulerAdapter
@@ -67,7 +67,7 @@ class Admission:
         """How many may run in the coming step, of the `active` limit; brings forward who may join."""
         running, holding = len(self._adapter.running), self.queues.holding_slots
         slots = active - running - holding
-        if in_order(self._batching):
+        if not self._batching.holds_back:
             state = SchedulerState(now=now, queue=(), running=running, slots=slots, prefilling=prefilling)
             return min(active, running + holding + decide(self._batching, (), state).most)
         preempted, first = self.queues.preempted(), self.queues.holding_cache()

@@ -37,6 +37,11 @@ def exactly_one(*fields: str, noun: str, unless: str = "") -> Check:
     return Check(Rule(f"{aside}{counted} == 1", f"must have exactly one {noun}; accepted: {', '.join(fields)}"), holds)
 
 
+def without_default(schema: dict[str, Any]) -> None:
+    """Let the API server add no default: the field is there only where the user gave it."""
+    schema.pop("default", None)
+
+
 class Model(BaseModel):
     """Base of all API models: camelCase in JSON, unknown fields ignored (a newer CRD may have more).
 

@@ -101,6 +101,25 @@ class PercentageBelow100(Constraint):
 
 
 @dataclass(frozen=True)
+class ShareUpTo1(Constraint):
+    """A decimal string above 0 and at most 1."""
+
+    FORM: ClassVar = 'must be a decimal number in quotes, such as "0.95", with at most six decimals'
+    RANGE: ClassVar = "must be above 0 and at most 1"
+
+    def objection(self, value: str) -> str | None:
+        """Form first, then range."""
+        if re.fullmatch(DECIMAL_PATTERN, value) is None:
+            return self.FORM
+        return None if 0 < Decimal(value) <= 1 else self.RANGE
+
+    def rules(self) -> Sequence[Rule]:
+        """Both rules; that of the range stands aside where the form is wrong, so that one message shows."""
+        form = matches("self", DECIMAL_PATTERN)
+        return Rule(form, self.FORM), Rule(f"!{form} || (double(self) > 0.0 && double(self) <= 1.0)", self.RANGE)
+
+
+@dataclass(frozen=True)
 class ReadsAsQuantity(Constraint):
     """An int or string that Kubernetes reads as an amount of a resource, zero or more."""
 

@@ -6,12 +6,12 @@ The parts are in `spec.py`, `model_source.py`, `workload.py`, `rollout.py`, `sca
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
 from flyball_engine.contract import Metric
-from flyball_operator.api.base import Check, Mode, Model, Overload
+from flyball_operator.api.base import Check, Mode, Model, Overload, without_default
 from flyball_operator.api.model_source import ModelSource
 from flyball_operator.api.pod import PodTemplate
 from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
@@ -65,16 +65,22 @@ def _ceiling(name: str) -> str:
     return f"self.?batching.?{name}.orValue({_CEILINGS[name]})"
 
 
-def _without_default(schema: dict[str, Any]) -> None:
-    """Let the API server add no default: the field is there only where the user gave it."""
-    schema.pop("default", None)
-
-
 def _not_beside_a_workload(field: str, attribute: str, why: str) -> Check:
     message = f"may not stand beside spec.workload: {why}. Remove it"
     return Check(
         Rule(f"!has(self.workload) || !has(self.{field})", message, f".{field}"),
         lambda spec: spec.workload is None or attribute not in spec.model_fields_set,
+    )
+
+
+def _needs_the_plugin(field: str) -> Check:
+    return Check(
+        Rule(
+            f"!has(self.engine) || self.engine.governed || !has(self.tuning.{field})",
+            "needs spec.engine.governed true: without the plugin nothing of it reaches the engine. Remove it",
+            f".tuning.{field}",
+        ),
+        lambda spec: spec.governed or field not in spec.tuning.model_fields_set,
     )
 
 
@@ -171,6 +177,7 @@ class InferenceServiceSpec(Model):
             ),
             lambda spec: spec.governed or spec.tuning.mode is Mode.DISABLED,
         ),
+        *(_needs_the_plugin(field) for field in ("batching", "queue")),
         Check(
             Rule(
                 "!has(self.model) || !has(self.model.cache) || !has(self.engine) || !has(self.engine.args)"
@@ -324,16 +331,16 @@ class InferenceServiceSpec(Model):
     scale."""
     objectives: Annotated[tuple[Objective, ...], Field(max_length=8), MapKeyed("name")] = ()
     """Latency objectives that tuning keeps; a change rolls no pod. Default: none, throughput alone is sought."""
-    batching: Annotated[Batching, Field(json_schema_extra=_without_default)] = Batching()
+    batching: Annotated[Batching, Field(json_schema_extra=without_default)] = Batching()
     """Ceilings of the batch, set at start. Default: vLLM's own."""
     tuning: Tuning = Tuning()
     """Whether and within what the batch limits are tuned."""
-    rollout: Annotated[Rollout, Field(json_schema_extra=_without_default)] = Rollout()
+    rollout: Annotated[Rollout, Field(json_schema_extra=without_default)] = Rollout()
     """How pods are replaced."""
-    pod_template: Annotated[PodTemplate, Field(json_schema_extra=_without_default)] = PodTemplate()
+    pod_template: Annotated[PodTemplate, Field(json_schema_extra=without_default)] = PodTemplate()
     """What is added to the pods, but no privilege. Whoever may write it can read all Secrets of the namespace, by
     volumes and variables, as whoever may create pods can. Default: nothing."""
-    pod_disruption_budget: Annotated[DisruptionBudget, Field(json_schema_extra=_without_default)] = DisruptionBudget()
+    pod_disruption_budget: Annotated[DisruptionBudget, Field(json_schema_extra=without_default)] = DisruptionBudget()
     """How many pods a drain of nodes may take at once. Default: one."""
 
     @property

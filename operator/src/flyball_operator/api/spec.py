@@ -20,7 +20,7 @@ from flyball_engine.contract import (
     MOST_KEPT,
     Metric,
 )
-from flyball_operator.api.base import Check, Mode, Model, Order, Overload
+from flyball_operator.api.base import Check, Mode, Model, Order, Overload, without_default
 from flyball_operator.api.containers import EngineEnvVar, Image, ImagePullPolicy
 from flyball_operator.api.owned import NotOwned
 from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
@@ -34,6 +34,7 @@ from flyball_operator.api.rules import (
     Refuses,
     Rule,
 )
+from flyball_operator.api.strategies import LiveBatching, LiveQueue, chooses
 
 #: vLLM's start-up sizes when `spec.batching` names none: vLLM's own defaults for most devices (arg_utils.py).
 DEFAULT_MAX_NUM_SEQS: Final = 256
@@ -301,6 +302,15 @@ class Tuning(Model):
             ),
             lambda tuning: sum(one.prefill_share for one in tuning.classes) <= 100 * MOST_KEPT,
         ),
+        Check(
+            Rule(
+                f"self.order == 'Arrival' || !has(self.batching) || !({chooses('self.batching')})",
+                "must be Arrival where spec.tuning.batching chooses who is next: by strategy Static, Dynamic or"
+                " Bucketed, admissionDelay, noEvict, or policy Priority",
+                ".order",
+            ),
+            lambda tuning: tuning.order is Order.ARRIVAL or not tuning.batching.chooses,
+        ),
     )
 
     mode: Mode = Mode.AUTO
@@ -334,3 +344,11 @@ class Tuning(Model):
     Extension uses."""
     bounds: Bounds = Bounds()
     """What tuning may use. Default: from the law's smallest values to the ceilings."""
+    batching: Annotated[LiveBatching, Field(json_schema_extra=without_default)] = LiveBatching()
+    """How requests are admitted from the queue. It is no decision of the law: it is sent in every mode, to all pods at
+    once, and while tuning is paused what is live stays. What chooses who is next needs `order: Arrival`. Behind a
+    batch, Shed refuses later than it could, and the capacity that status names is too high: neither counts the wait for
+    the batch before. What an engine lacks is left out, and the condition Tuned names it. Default: the engine's own
+    way."""
+    queue: Annotated[LiveQueue, Field(json_schema_extra=without_default)] = LiveQueue()
+    """At how much vLLM itself refuses requests; sent like batching. Default: the engine's own limits."""

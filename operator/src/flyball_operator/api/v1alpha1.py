@@ -55,6 +55,7 @@ from flyball_operator.api.status import (
     StepModelStatus,
     TuningStatus,
 )
+from flyball_operator.api.strategies import LiveBatching, LiveQueue, QueuePolicy, Strategy
 from flyball_operator.api.workload import Workload
 
 __all__ = [
@@ -78,6 +79,8 @@ __all__ = [
     "InferenceService",
     "InferenceServiceSpec",
     "InferenceServiceStatus",
+    "LiveBatching",
+    "LiveQueue",
     "Metric",
     "Mode",
     "Model",
@@ -91,6 +94,7 @@ __all__ = [
     "Overload",
     "Parallelism",
     "PodTemplate",
+    "QueuePolicy",
     "Range",
     "RecommendedReplicas",
     "RequestClass",
@@ -103,6 +107,7 @@ __all__ = [
     "SlowPodStatus",
     "StepModelCoefficients",
     "StepModelStatus",
+    "Strategy",
     "Tuning",
     "TuningStatus",
     "Workload",

@@ -21,7 +21,6 @@ from flyball_engine.contract import (
     Metric,
     ModelSpec,
     OnTime,
-    QueueLimits,
     Setpoint,
     Shed,
     StepBudget,
@@ -30,6 +29,7 @@ from flyball_engine.figures import format_duration, significant
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import DEADLINES
+from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.control_input import ControlOutput, Margins
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, TuningSpec, of_class
 from flyball_operator.tuning.tunables import TUNABLES
@@ -68,9 +68,9 @@ class Policy:
     queued_tokens: int | None = None
 
     @classmethod
-    def of(cls, setpoint: Setpoint) -> Policy:
-        """What a setpoint tells."""
-        queued = setpoint.queue.max_num_queued_tokens
+    def of(cls, setpoint: Setpoint, asked: Admission) -> Policy:
+        """What a setpoint tells, without what users `asked` for."""
+        queued = setpoint.queue.max_num_queued_tokens if asked.queue.max_num_queued_tokens is None else None
         classes = () if setpoint.classes is None else setpoint.classes.classes
         due = {o.name: o.first_token_deadline_seconds for o in classes if o.first_token_deadline_seconds is not None}
         return cls(
@@ -81,11 +81,6 @@ class Policy:
             class_deadlines=tuple(sorted(due.items())),
             queued_tokens=queued,
         )
-
-    @property
-    def queue(self) -> QueueLimits:
-        """The limits of vLLM's queue."""
-        return QueueLimits(max_num_queued_tokens=self.queued_tokens)
 
     def within(self, *, sheds: bool, orders: bool) -> Policy:
         """The policy without refusals, or the order, where these are not to be."""
@@ -325,8 +320,11 @@ def _first_queue(spec: TuningSpec, tokens: int) -> int | None:
     """Tokens of prompts that may wait before a gate can say how long they take; None if the objectives do not say.
 
     First steps of so many `tokens` are thought to take what a token may: so many as fit before a first token is due.
-    An engine whose steps take longer loses its tokens whoever waits, and the first window corrects both.
+    An engine whose steps take longer loses its tokens whoever waits, and the first window corrects both. Where users
+    have set this limit, it is theirs.
     """
+    if spec.admission.queue.max_num_queued_tokens is not None:
+        return None
     first, token = (
         min((one.seconds for one in spec.objectives if one.metric is metric), default=None)
         for metric in (Metric.TIME_TO_FIRST_TOKEN, Metric.TIME_PER_OUTPUT_TOKEN)

@@ -48,6 +48,8 @@ class ServiceContext:
         if held_until is not None:
             self.state = self.state.held(self.state.policy, until=held_until)
         self.setpoint: Setpoint | None = None
+        #: What the setpoint has of what users ask for.
+        self.admission = self.spec.admission
         self.generations = Generations(service, dependencies)
 
     @property

@@ -6,13 +6,14 @@ engine can hold.
 
 from __future__ import annotations
 
-from flyball_engine.contract import DEFAULT_CLASS, Classes, ObjectiveSpec, Setpoint
+from flyball_engine.contract import DEFAULT_CLASS, Batching, Classes, ObjectiveSpec, QueueLimits, Setpoint
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary import undecided, undone
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.lacks import Lacks
+from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.decision_history import is_change
@@ -38,6 +39,7 @@ class SetpointRollout:
         self._owed_to_all = False
         self._numbered, self._differs = Unchanged(_numbered), Unchanged(_differs)
         self._of_setpoint, self._able_of = Unchanged(Policy.of), Unchanged(Lacks.able)
+        self._admissible = Unchanged(Admission.without)
         self._able: Policy | None = None
         self._number = (0, 0)
 
@@ -50,8 +52,10 @@ class SetpointRollout:
     @property
     def live(self) -> Policy | None:
         """The policy that all engines were given last, None if none was, or one alone has it."""
-        setpoint = self._context.setpoint
-        return self._of_setpoint(setpoint) if setpoint is not None and self._canary.pod is None else None
+        context = self._context
+        if context.setpoint is None or self._canary.pod is not None:
+            return None
+        return self._of_setpoint(context.setpoint, context.admission)
 
     async def take_over(self) -> None:
         """At first, adopt what runs: the policy is status's, and so is its number, under our epoch."""
@@ -63,8 +67,8 @@ class SetpointRollout:
         policy = status_codec.policy_of(context.service.status.tuning.setpoint)
         if policy is not None:
             # The same setpoint under our epoch, before anything is reported. Status does not change.
-            context.setpoint = self._made(policy)
-            context.metrics.policy(*context.labels, Policy.of(context.setpoint))
+            context.setpoint, context.admission = self._made(policy), context.spec.admission
+            context.metrics.policy(*context.labels, Policy.of(context.setpoint, context.admission))
             if context.spec.paused is not None:
                 self._canary.resume(context.service.status.tuning)
             if context.may_act and not context.generations.afresh:
@@ -134,11 +138,12 @@ class SetpointRollout:
         self._able = self._able if self._able == able else able
         number = (generations.epoch, generations.generation)
         self._number = self._number if self._number == number else number
-        return self._numbered(self._able, context.spec, context.service.metadata.uid, self._number, classes)
+        admission = self._admissible(context.spec.admission, lacks.unsupported)
+        return self._numbered(self._able, context.spec, context.service.metadata.uid, self._number, classes, admission)
 
     def _wanted(self) -> Setpoint | None:
         """The setpoint that should be live, numbered as the present one; None if none should be."""
-        spec, setpoint = self._context.spec, self._context.setpoint
+        spec, setpoint, admission = self._context.spec, self._context.setpoint, self._context.admission
         if spec.paused is not None:
             return setpoint
         if spec.mode is Mode.AUTO:
@@ -146,7 +151,9 @@ class SetpointRollout:
         upper = Policy(limits=spec.envelope.upper())
         if spec.mode is Mode.DISABLED:
             return self._made(upper)
-        live = self._canary.others(upper) or (Policy.of(setpoint) if setpoint is not None else upper)
+        live = self._canary.others(upper, admission)
+        if live is None:
+            live = Policy.of(setpoint, admission) if setpoint is not None else upper
         # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
         # try.
         return self._made(live.within(sheds=spec.sheds, orders=False))
@@ -155,16 +162,18 @@ class SetpointRollout:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
         context, reporter, generations = self._context, self._reporter, self._context.generations
         before, history, numbers = context.setpoint, reporter.history, generations.advance()
+        admission, context.admission = context.admission, context.spec.admission
         number = {"epoch": generations.epoch, "generation": generations.generation}
         context.setpoint = wanted.model_copy(update=number)
         # Pods start at the upper bounds: that is what a first setpoint moves them from.
-        left = Policy.of(before) if before is not None else Policy(limits=context.spec.envelope.upper())
-        policy = Policy.of(wanted)
+        start = Policy(limits=context.spec.envelope.upper())
+        left = start if before is None else Policy.of(before, admission)
+        policy = Policy.of(wanted, context.admission)
         reporter.history = history.changed(left, policy, decision, context.spec.mode)
         try:
             await reporter.write(reporter.states())
         except BaseException:
-            context.setpoint, reporter.history = before, history
+            context.setpoint, context.admission, reporter.history = before, admission, history
             generations.restore(numbers)
             context.take_back(decided_from)
             raise
@@ -182,8 +191,13 @@ class SetpointRollout:
             await context.post("Normal", "Retuned", f"{conditions.shown(left)} to {conditions.shown(policy)}: {why}")
 
 
-def _numbered(able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int], classed: bool) -> Setpoint:
+def _numbered(
+    able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int], classed: bool, admission: Admission
+) -> Setpoint:
     classes = None
+    if admission.batching.chooses() is not None:
+        # What is live, or in status, may have an order that the spec has no more.
+        able = able.within(sheds=True, orders=False)
     # What is live, or in status, may have deadlines of classes that the spec has no more.
     able = able.due_by({name: due for name, due in able.deadlines.items() if spec.names_class(name)})
     if classed:
@@ -198,7 +212,8 @@ def _numbered(able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int],
         step=able.step,
         shed=able.shed,
         on_time=able.on_time,
-        queue=able.queue,
+        batching=admission.batching,
+        queue=admission.limits(able.queued_tokens),
         objectives=tuple(objectives.values()),
         classes=classes,
     )
@@ -208,6 +223,7 @@ def _differs(wanted: Setpoint, live: Setpoint | None) -> bool:
     return live is None or _body(wanted) != _body(live)
 
 
-def _body(setpoint: Setpoint) -> tuple[Policy, tuple[ObjectiveSpec, ...], Classes | None]:
+def _body(setpoint: Setpoint) -> tuple[Policy, Batching, QueueLimits, tuple[ObjectiveSpec, ...], Classes | None]:
     """All that it says but its number."""
-    return Policy.of(setpoint), setpoint.objectives, setpoint.classes
+    policy = Policy.of(setpoint, Admission())
+    return policy, setpoint.batching, setpoint.queue, setpoint.objectives, setpoint.classes

@@ -21,6 +21,7 @@ from flyball_operator.api.v1alpha1 import (
     Scaling,
     Tuning,
 )
+from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.replicas import Bounds
 
 
@@ -83,7 +84,8 @@ class TuningSpec:
 
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
     not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP. `classes` of
-    requests, without deadlines. `scaling`: bounds of the replicas, None where the operator does not scale.
+    requests, without deadlines. `scaling`: bounds of the replicas, None where the operator does not scale. `admission`:
+    what is asked for in every mode.
     """
 
     mode: Mode
@@ -96,6 +98,7 @@ class TuningSpec:
     refusal_status: Literal[503, 429] = 503
     classes: Classes | None = None
     scaling: Bounds | None = None
+    admission: Admission = Admission()
 
     @property
     def live(self) -> bool:
@@ -168,6 +171,7 @@ def tuning_spec(
         spec.tuning.refusal_status,
         _classes(spec.tuning),
         _bounds(spec.scaling) if spec.scaling is not None else None,
+        Admission.asked(spec.tuning),
     )
 
 

@@ -8,6 +8,7 @@ from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import TuningStatus
 from flyball_operator.tuning.actuate.canary import Canary, CanaryResult, is_due
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.policy import Policy
 
 
@@ -29,12 +30,15 @@ class CanaryRollout:
         """The name of the pod that has a policy alone, None if none has."""
         return self._canary.name if self._canary is not None else None
 
-    def others(self, start: Policy) -> Policy | None:
-        """What the others keep while one pod has a setpoint alone, None if none has. Untold, they have `start`."""
+    def others(self, start: Policy, asked: Admission) -> Policy | None:
+        """What the others keep while one pod has a setpoint alone, None if none has. Untold, they have `start`.
+
+        `asked`: what users had asked for then.
+        """
         if self._engine_pods.alone is None:
             return None
         kept = self._engine_pods.alone[1]
-        return Policy.of(kept) if kept is not None else start
+        return Policy.of(kept, asked) if kept is not None else start
 
     async def begin(self, before: Setpoint | None, left: Policy, *, live: bool, trusted: bool) -> None:
         """Let the setpoint that is pushed next go to one pod, if it is to; the others keep the one `before`.

@@ -52,7 +52,11 @@ class EngineHandle:
         for.
         """
         self.steps = PackedSteps.of(sums for core in read_back.cores for sums in core.steps) if whole else None
-        stalls = {core.engine: observed(self.stalls.get(core.engine), core, now) for core in read_back.cores}
+        holds_back = _holds_back(read_back)
+        stalls = {
+            core.engine: None if holds_back else observed(self.stalls.get(core.engine), core, now)
+            for core in read_back.cores
+        }
         self.stalls = {number: found for number, found in stalls.items() if found is not None}
         # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the first
         # read-back are not new: another leader may have reported them.
@@ -75,6 +79,14 @@ class EngineHandle:
         """Requests that it had at the last read-back."""
         cores = self.read_back.cores if self.read_back is not None else ()
         return sum(core.running + core.waiting for core in cores)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it had requests for which it must make steps."""
+        read_back = self.read_back
+        if read_back is None:
+            return False
+        return any(core.running > 0 or (core.waiting > 0 and not _holds_back(read_back)) for core in read_back.cores)
 
     @property
     def bias(self) -> float | None:
@@ -111,6 +123,11 @@ def common(read_back: ReadBack) -> Generation | None:
 def waits(read_back: ReadBack) -> bool:
     """Whether an engine has requests that wait."""
     return any(core.waiting > 0 for core in read_back.cores)
+
+
+def _holds_back(read_back: ReadBack) -> bool:
+    """Whether an engine was told to keep requests waiting beside free slots."""
+    return read_back.accepted is not None and read_back.accepted.batching.holds_back
 
 
 def watchdog_clamps(handle: EngineHandle) -> list[Clamp]:

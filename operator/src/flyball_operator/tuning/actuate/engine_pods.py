@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from flyball_engine.contract import (
     DEFAULT_CLASS,
+    Batching,
     Generation,
     Limits,
     QueueLimits,
@@ -25,6 +26,7 @@ from flyball_engine.contract import (
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError
 from flyball_operator.tuning import tracing
+from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
@@ -159,7 +161,7 @@ class EnginePods:
             confirmed=confirmed,
             # What it says of a trip before that was one under another setpoint.
             tripped=confirmed and bool(watchdog_clamps(handle)),
-            busy=handle.requests > 0,
+            busy=handle.busy,
             steps=handle.steps.made if handle.steps is not None else 0,
         )
 
@@ -216,8 +218,8 @@ class EnginePods:
         contested = (handle for handle in self._handles.values() if is_contested(handle.problem))
         return above or any(handle.contested == generation_of(live) for handle in contested)
 
-    def problems(self, *, sheds: bool = False) -> list[tuple[Reason, str]]:
-        """What is wrong, the gravest first, each with the pod's name; `sheds`: requests are to be refused."""
+    def problems(self, asked: Admission, *, sheds: bool = False) -> list[tuple[Reason, str]]:
+        """What is wrong, the gravest first, by pod. Users `asked` for this; `sheds`: requests are to be refused."""
         found: list[tuple[Reason, str]] = []
         for uid, handle in self._handles.items():
             name = self._ready[uid].name
@@ -235,7 +237,7 @@ class EnginePods:
                 still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
         if self.known.governed:
-            found += [(Reason.UNSUPPORTED, lack) for lack in self.lacks.told(sheds=sheds)]
+            found += [(Reason.UNSUPPORTED, lack) for lack in self.lacks.told(asked, sheds=sheds)]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
     def steps(self) -> dict[str, dict[CellKey, Sums]]:
@@ -333,9 +335,10 @@ class EnginePods:
         sent = setpoint
         if handle is not None and handle.read_back is not None and not handle.read_back.governed:
             # It would refuse the whole; what is counted of its requests it can be told.
-            nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
+            nothing: dict[str, object] = dict.fromkeys(("step", "shed", "on_time", "classes"))
+            nothing |= {"limits": Limits(), "batching": Batching(), "queue": QueueLimits()}
             counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
-            sent = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
+            sent = setpoint.model_copy(update=nothing | {"objectives": counted})
         self._sent = sent
         written = self.client.timed(address, lambda there: self.client.write(there, sent))
         answer = await tracing.push(address, sent, written)

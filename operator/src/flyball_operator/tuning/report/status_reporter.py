@@ -16,6 +16,7 @@ from flyball_operator.api.v1alpha1 import (
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals, blind_spot
@@ -127,8 +128,8 @@ class StatusReporter:
             ready_pods=pods.ready,
             applied_pods=pods.applied(live) if live is not None else 0,
             trusted=context.trusted,
-            limits=self._shown(live),
-            problems=conditions.FENCED if context.fenced else pods.problems(sheds=spec.refuses),
+            limits=self._shown(live, context.admission),
+            problems=conditions.FENCED if context.fenced else pods.problems(spec.admission, sheds=spec.refuses),
             paused=spec.paused,
             canary=self._canary.pod,
             stalled=self.liveness.stall if late else None,
@@ -181,7 +182,7 @@ class StatusReporter:
             mode=mode,
             epoch=context.generations.written_epoch,
             generation=context.generations.generation,
-            setpoint=self._live(live),
+            setpoint=self._live(live, context.admission),
             applied_pods=f"{pods.applied(live) if live is not None else 0}/{pods.ready}",
             model=self._model(state.step_time),
             binding_objective=self._binding[:63],
@@ -194,9 +195,9 @@ class StatusReporter:
         )
 
 
-def _live_status(live: Setpoint | None) -> SetpointStatus:
-    return status_codec.setpoint_status(Policy.of(live) if live is not None else Policy(limits=Limits()))
+def _live_status(live: Setpoint | None, asked: Admission) -> SetpointStatus:
+    return status_codec.setpoint_status(Policy.of(live, asked) if live is not None else Policy(limits=Limits()))
 
 
-def _live_shown(live: Setpoint | None) -> str:
-    return conditions.shown(Policy.of(live)) if live is not None else "start values"
+def _live_shown(live: Setpoint | None, asked: Admission) -> str:
+    return conditions.shown(Policy.of(live, asked)) if live is not None else "start values"

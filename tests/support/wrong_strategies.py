@@ -1,0 +1,161 @@
+"""Wrong strategies and limits of the queue, a part of `wrong_manifests.WRONG`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball_lab.harness.manifests import Wrong
+
+_BATCHING, _QUEUE = "spec.tuning.batching", "spec.tuning.queue"
+_ARRIVAL = {"spec.tuning.order": "Arrival"}
+_STATIC = {"type": "Static", "batchSize": 8}
+_DYNAMIC = {"type": "Dynamic", "batchSize": 8, "maxDelay": "50ms"}
+_BUCKETED = {"type": "Bucketed", "batchSize": 8, "boundaries": [128, 512]}
+_CHOOSES = "must be Arrival where spec.tuning.batching chooses who is next"
+
+
+def _strategy(id: str, wrong: dict[str, Any], right: dict[str, Any], where: str, says: str, server: str = "") -> Wrong:  # noqa: A002
+    return Wrong(
+        f"strategy {id}",
+        _ARRIVAL | {f"{_BATCHING}.strategy": wrong},
+        _ARRIVAL | {f"{_BATCHING}.strategy": right},
+        f"{_BATCHING}.strategy{where}",
+        says,
+        server,
+    )
+
+
+def _field(path: str, wrong: Any, right: Any, says: str, server: str = "") -> Wrong:
+    return Wrong(f"{path} {wrong}", _ARRIVAL | {path: wrong}, _ARRIVAL | {path: right}, path, says, server)
+
+
+def _ungoverned(field: str) -> Wrong:
+    plain = {"spec.engine.governed": False, "spec.tuning.mode": "Disabled"}
+    says = "needs spec.engine.governed true"
+    return Wrong(f"{field} ungoverned", plain | {field: {}}, {field: {}}, field, says)
+
+
+WRONG_STRATEGIES = (
+    _strategy("Greedy", {"type": "Greedy"}, {"type": "Continuous"}, ".type", "'Static', 'Dynamic' or", '"Static", '),
+    _strategy("of no type", {"batchSize": 8}, _STATIC, ".type", "required", "Required value"),
+    _strategy("Static of no size", {"type": "Static"}, _STATIC, ".batchSize", "is required beside type Static"),
+    _strategy(
+        "Dynamic of no size",
+        {"type": "Dynamic", "maxDelay": "50ms"},
+        _DYNAMIC,
+        ".batchSize",
+        "is required beside type Static, Dynamic and Bucketed",
+    ),
+    _strategy(
+        "Bucketed of no size",
+        {"type": "Bucketed", "sorted": True},
+        {"type": "Bucketed", "sorted": True, "batchSize": 1},
+        ".batchSize",
+        "is required beside type Static, Dynamic and Bucketed",
+    ),
+    _strategy(
+        "Continuous of a size",
+        {"type": "Continuous", "batchSize": 8},
+        {"type": "Continuous"},
+        ".batchSize",
+        "Continuous has no batches",
+    ),
+    _strategy("of size 0", _STATIC | {"batchSize": 0}, _STATIC, ".batchSize", "greater than or equal to 1"),
+    _strategy("of a size above any", _STATIC | {"batchSize": 65_537}, _STATIC, ".batchSize", "less than or equal to"),
+    _strategy(
+        "Dynamic without a delay",
+        {"type": "Dynamic", "batchSize": 8},
+        _DYNAMIC,
+        ".maxDelay",
+        "is required beside type Dynamic",
+    ),
+    *(
+        _strategy(f"Static with {name}", _STATIC | {name: value}, right, f".{name}", f"accepted beside type {kind} alone")
+        for name, value, kind, right in (
+            ("maxDelay", "50ms", "Dynamic", _DYNAMIC),
+            ("maxBatchTokens", 900, "Dynamic", _DYNAMIC | {"maxBatchTokens": 900}),
+            ("boundaries", [128], "Bucketed", _BUCKETED),
+            ("sorted", True, "Bucketed", {"type": "Bucketed", "batchSize": 8, "sorted": True}),
+        )
+    ),
+    _strategy(
+        "Dynamic of a long delay",
+        _DYNAMIC | {"maxDelay": "61s"},
+        _DYNAMIC | {"maxDelay": "60s"},
+        ".maxDelay",
+        "must be at least 0s and at most 60s",
+    ),
+    _strategy("Dynamic of a bare delay", _DYNAMIC | {"maxDelay": "50"}, _DYNAMIC, ".maxDelay", "must be a duration"),
+    _strategy(
+        "Dynamic of no tokens",
+        _DYNAMIC | {"maxBatchTokens": 0},
+        _DYNAMIC | {"maxBatchTokens": 1},
+        ".maxBatchTokens",
+        "greater than or equal to 1",
+    ),
+    _strategy(
+        "Bucketed by nothing",
+        {"type": "Bucketed", "batchSize": 8},
+        _BUCKETED,
+        "",
+        "Bucketed needs one of boundaries (prompt tokens, rising) and sorted: true",
+    ),
+    _strategy("Bucketed by both", _BUCKETED | {"sorted": True}, _BUCKETED, "", "Bucketed needs one of boundaries"),
+    _strategy(
+        "Bucketed by falling edges",
+        _BUCKETED | {"boundaries": [512, 128]},
+        _BUCKETED,
+        ".boundaries",
+        "must rise: each above the one before",
+    ),
+    _strategy(
+        "Bucketed by one edge twice",
+        _BUCKETED | {"boundaries": [128, 128]},
+        _BUCKETED | {"boundaries": [128]},
+        ".boundaries",
+        "must rise: each above the one before",
+    ),
+    _strategy(
+        "Bucketed by no edges", _BUCKETED | {"boundaries": []}, _BUCKETED, ".boundaries", "at least 1 item"
+    ),
+    Wrong(
+        "two delays",
+        _ARRIVAL | {_BATCHING: {"strategy": _DYNAMIC, "admissionDelay": "50ms"}},
+        _ARRIVAL | {_BATCHING: {"strategy": _STATIC, "admissionDelay": "50ms"}},
+        f"{_BATCHING}.admissionDelay",
+        "may not stand beside strategy Dynamic",
+    ),
+    _field(f"{_BATCHING}.admissionDelay", "0s", "1ms", "must be at least 1ms and at most 60s"),
+    _field(f"{_BATCHING}.maxConcurrentPrefills", 0, 1, "greater than or equal to 1"),
+    _field(f"{_BATCHING}.policy", "fcfs", "FCFS", "'FCFS' or 'Priority'", '"FCFS", "Priority"'),
+    _field(f"{_BATCHING}.noEvict.quantile", "1.01", "1", "must be above 0 and at most 1"),
+    _field(f"{_BATCHING}.noEvict.quantile", "0", "0.000001", "must be above 0 and at most 1"),
+    _field(f"{_BATCHING}.noEvict.quantile", "most", "0.5", "must be a decimal number in quotes"),
+    _field(f"{_QUEUE}.maxNumQueuedReqs", 0, 1, "greater than or equal to 1"),
+    _field(f"{_QUEUE}.maxNumQueuedTokens", 2**31, 2**31 - 1, "less than or equal to 2147483647"),
+    *(
+        Wrong(
+            f"on time beside {'.'.join(part)}",
+            {_BATCHING: part},
+            _ARRIVAL | {_BATCHING: part},
+            "spec.tuning.order",
+            _CHOOSES,
+        )
+        for part in (
+            {"strategy": _STATIC},
+            {"admissionDelay": "50ms"},
+            {"noEvict": {}},
+            {"policy": "Priority"},
+        )
+    ),
+    Wrong(
+        "on time beside batches of like length",
+        {"spec.tuning": {"order": "OnTime", "batching": {"strategy": _BUCKETED}}},
+        {"spec.tuning": {"order": "OnTime", "batching": {"maxConcurrentPrefills": 2, "policy": "FCFS"}}},
+        "spec.tuning.order",
+        _CHOOSES,
+    ),
+    _ungoverned(_BATCHING),
+    _ungoverned(_QUEUE),
+)
+"""Refused like the others; this is a file of its own only for its length."""
