@@ -7,6 +7,8 @@ requests as before or more; it cannot rescue an overload.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +16,8 @@ import pytest
 
 from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
-from flyball_lab.harness.plant import A100, CPU, H100, EnginePlant, PlantPhase
+from flyball_lab.harness.plant import A100, CPU, H100, EnginePlant, PlantPhase, PlantRequest
+from flyball_operator.api.v1alpha1 import Order
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState
 from support.loop import Run, close, spec, warmed
@@ -153,3 +156,28 @@ def test_a_dark_spell_changes_nothing_and_the_law_goes_on() -> None:
     again = close(plant, bounds, [CHAT_AND_LONG], state=state, seed=2)
     assert again.changes
     assert again.attained("itl") >= 0.98
+
+
+class BatchedPlant(EnginePlant):
+    """A batch of at most eight runs to its last request before the next begins: the strategy Static."""
+
+    def _schedule(self) -> list[tuple[PlantRequest, int]]:
+        room = 0 if self.running else 8
+        others = deque(itertools.islice(self.waiting, room, None))
+        self.waiting = deque(itertools.islice(self.waiting, room))
+        batch = super()._schedule()
+        self.waiting.extend(others)
+        return batch
+
+
+def test_steps_of_static_batches_are_learnt() -> None:
+    goals = objectives(ttft=10.0)
+    bounds = replace(spec(goals), order=Order.ARRIVAL)
+    plant = BatchedPlant(CPU, goals, limits=bounds.envelope.upper(), noise=0.1)
+    run = close(plant, bounds, [PlantPhase(300, 2, 120, 40)])
+    assert plant.counts.finished >= 0.95 * run.offered
+    learnt = run.state.step_time.model
+    assert learnt is not None
+    for decodes, prompt in ((8, 0), (1, 0), (1, 500)):
+        kept = CPU.seconds(decodes=decodes, prefill_tokens=prompt)
+        assert learnt.seconds(decodes=decodes, prefill_tokens=prompt) == pytest.approx(kept, rel=0.2)

@@ -35,6 +35,11 @@ def _ungoverned(field: str) -> Wrong:
     return Wrong(f"{field} ungoverned", plain | {field: {}}, {field: {}}, field, says)
 
 
+def _on_time(batching: dict[str, Any]) -> Wrong:
+    right = _ARRIVAL | {_BATCHING: batching}
+    return Wrong(f"on time beside {' '.join(batching)}", {_BATCHING: batching}, right, "spec.tuning.order", _CHOOSES)
+
+
 WRONG_STRATEGIES = (
     _strategy("Greedy", {"type": "Greedy"}, {"type": "Continuous"}, ".type", "'Static', 'Dynamic' or", '"Static", '),
     _strategy("of no type", {"batchSize": 8}, _STATIC, ".type", "required", "Required value"),
@@ -70,7 +75,9 @@ WRONG_STRATEGIES = (
         "is required beside type Dynamic",
     ),
     *(
-        _strategy(f"Static with {name}", _STATIC | {name: value}, right, f".{name}", f"accepted beside type {kind} alone")
+        _strategy(
+            f"Static with {name}", _STATIC | {name: value}, right, f".{name}", f"accepted beside type {kind} alone"
+        )
         for name, value, kind, right in (
             ("maxDelay", "50ms", "Dynamic", _DYNAMIC),
             ("maxBatchTokens", 900, "Dynamic", _DYNAMIC | {"maxBatchTokens": 900}),
@@ -115,9 +122,7 @@ WRONG_STRATEGIES = (
         ".boundaries",
         "must rise: each above the one before",
     ),
-    _strategy(
-        "Bucketed by no edges", _BUCKETED | {"boundaries": []}, _BUCKETED, ".boundaries", "at least 1 item"
-    ),
+    _strategy("Bucketed by no edges", _BUCKETED | {"boundaries": []}, _BUCKETED, ".boundaries", "at least 1 item"),
     Wrong(
         "two delays",
         _ARRIVAL | {_BATCHING: {"strategy": _DYNAMIC, "admissionDelay": "50ms"}},
@@ -134,19 +139,8 @@ WRONG_STRATEGIES = (
     _field(f"{_QUEUE}.maxNumQueuedReqs", 0, 1, "greater than or equal to 1"),
     _field(f"{_QUEUE}.maxNumQueuedTokens", 2**31, 2**31 - 1, "less than or equal to 2147483647"),
     *(
-        Wrong(
-            f"on time beside {'.'.join(part)}",
-            {_BATCHING: part},
-            _ARRIVAL | {_BATCHING: part},
-            "spec.tuning.order",
-            _CHOOSES,
-        )
-        for part in (
-            {"strategy": _STATIC},
-            {"admissionDelay": "50ms"},
-            {"noEvict": {}},
-            {"policy": "Priority"},
-        )
+        _on_time(part)
+        for part in ({"strategy": _STATIC}, {"admissionDelay": "50ms"}, {"noEvict": {}}, {"policy": "Priority"})
     ),
     Wrong(
         "on time beside batches of like length",

@@ -95,6 +95,12 @@ def test_it_tells_of_a_service_that_is_tuned(explained: Any) -> None:
     assert max(map(len, said.splitlines())) <= 130
 
 
+def test_it_tells_what_is_asked_of_the_queue(explained: Any) -> None:
+    batching = {"strategy": {"type": "Static", "batchSize": 8}}
+    said = explained(a_service(TUNED, spec__tuning={"order": "Arrival", "batching": batching}))
+    assert "  spec.tuning asks for strategy Static, batches of at most 8 requests.\n" in said
+
+
 def test_a_service_that_nobody_has_looked_at_yet(explained: Any) -> None:
     said = explained(a_service())
     assert "no operator has reported on this service" in said

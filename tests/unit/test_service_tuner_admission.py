@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import (
+    AnyKnob,
     Batching,
     BatchingKnob,
     OrderKnob,
@@ -175,8 +176,8 @@ async def test_the_limit_of_queued_tokens_is_the_user_s_where_both_have_one() ->
 
 @in_virtual_time
 async def test_what_an_engine_lacks_is_named_and_the_rest_holds() -> None:
-    lacks = {BatchingKnob.DYNAMIC: OLD, QueueKnob.MAX_NUM_QUEUED_REQS: "no such limit"}
-    harness = Harness(Engines("pod-1", unsupported={**lacks, OrderKnob.ON_TIME: OLD}))
+    lacks: dict[AnyKnob, str] = {BatchingKnob.DYNAMIC: OLD, QueueKnob.MAX_NUM_QUEUED_REQS: "no such limit"}
+    harness = Harness(Engines("pod-1", unsupported=lacks | {OrderKnob.ON_TIME: OLD}))
     ask(
         harness,
         batching={**DYNAMIC, "maxConcurrentPrefills": 3},

@@ -103,6 +103,20 @@ def test_ready_and_tuned() -> None:
     }
 
 
+def test_what_is_asked_of_the_queue() -> None:
+    strategy = {"type": "Dynamic", "batchSize": 32, "maxDelay": "50ms"}
+    batching = {"strategy": strategy, "noEvict": {}, "policy": "Priority", "maxConcurrentPrefills": 2}
+    queue = {"maxNumQueuedReqs": 500, "maxNumQueuedTokens": 9000}
+    found = said(spec__tuning={"order": "Arrival", "batching": batching, "queue": queue})
+    assert found["limits"].endswith(
+        " spec.tuning asks for strategy Dynamic, batches of at most 32 requests that wait for at most 50ms, noEvict,"
+        " at most 2 prompts at once, policy Priority, at most 500 requests in a pod,"
+        " at most 9000 queued prompt tokens in a pod."
+    )
+    found = said(spec__tuning={"batching": {"strategy": {"type": "Continuous"}}})
+    assert found["limits"].endswith(" spec.tuning asks for strategy Continuous.")
+
+
 def test_a_new_service() -> None:
     raw = good(metadata__namespace="team", metadata__uid="uid-1")
     texts = [one.text for one in why(parsed(raw, deployment=None, pods=[], events=[], now=NOW))]

@@ -245,8 +245,8 @@ class RequestClass(Model):
     """What the header says for this class, exactly. Default: the name."""
     priority: Annotated[int, Field(ge=LEAST_PRIORITY, le=LARGEST_PRIORITY)] | None = None
     """vLLM's `priority` that names this class, too, exactly: in the request's body, or the header X-Vllm-Priority. Not
-    0. The header `classHeader` goes before it. Its size has no meaning, but to an engine that was started with
-    --scheduling-policy=priority. Default: none."""
+    0. The header `classHeader` goes before it. Its size has no meaning, but to an engine whose queue has the policy
+    Priority. Default: none."""
     weight: Annotated[int, Field(ge=1, le=1000)] = 1
     """What a request in time is worth, beside 1 of one without a class. Where not all can be in time, the least weight
     per second of work is given up first. Default: 1."""

@@ -108,9 +108,7 @@ class Strategy(Model):
     boundaries: (
         Annotated[
             tuple[Amount, ...],
-            Field(
-                min_length=1, max_length=_MOST_BOUNDARIES, json_schema_extra={"x-kubernetes-list-type": "atomic"}
-            ),
+            Field(min_length=1, max_length=_MOST_BOUNDARIES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
         ]
         | None
     ) = None

@@ -1,9 +1,11 @@
-"""Batch limits of a status in words. Pure."""
+"""Batch limits of a status, and what a spec asks of the queue, in words. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+from flyball_operator.api.v1alpha1 import Strategy, Tuning
 
 _WORDS: Final = {
     "maxNumActiveSeqs": "requests at once",
@@ -39,3 +41,27 @@ def change_in_words(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
         if before.get(field) != after.get(field)
     ]
     return ", ".join(parts) or "no limit"
+
+
+def admission_in_words(tuning: Tuning) -> str:
+    """What is asked of the queue, as a sentence; empty if nothing is."""
+    batching, queue = tuning.batching, tuning.queue
+    parts = {
+        _strategy_in_words(batching.strategy): batching.strategy,
+        f"an admission delay of {batching.admission_delay}": batching.admission_delay,
+        "noEvict": batching.no_evict,
+        f"at most {batching.max_concurrent_prefills} prompts at once": batching.max_concurrent_prefills,
+        f"policy {batching.policy}": batching.policy,
+        f"at most {queue.max_num_queued_reqs} requests in a pod": queue.max_num_queued_reqs,
+        f"at most {queue.max_num_queued_tokens} queued prompt tokens in a pod": queue.max_num_queued_tokens,
+    }
+    asked = ", ".join(words for words, value in parts.items() if value is not None)
+    return f"spec.tuning asks for {asked}." if asked else ""
+
+
+def _strategy_in_words(strategy: Strategy | None) -> str:
+    if strategy is None:
+        return ""
+    of = "" if strategy.batch_size is None else f", batches of at most {strategy.batch_size} requests"
+    after = "" if strategy.max_delay is None else f" that wait for at most {strategy.max_delay}"
+    return f"strategy {strategy.type}{of}{after}"

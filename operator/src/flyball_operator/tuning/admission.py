@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_engine.contract import (
@@ -34,8 +34,8 @@ _FIELDS: Final[Mapping[AnyKnob, str]] = {
 class Admission:
     """What users ask for. `batching`: who is admitted from the queue. `queue`: what vLLM itself refuses."""
 
-    batching: Batching = Batching()
-    queue: QueueLimits = QueueLimits()
+    batching: Batching = field(default_factory=Batching)
+    queue: QueueLimits = field(default_factory=QueueLimits)
 
     @classmethod
     def asked(cls, tuning: Tuning) -> Admission:

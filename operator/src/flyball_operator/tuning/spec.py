@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -98,7 +98,7 @@ class TuningSpec:
     refusal_status: Literal[503, 429] = 503
     classes: Classes | None = None
     scaling: Bounds | None = None
-    admission: Admission = Admission()
+    admission: Admission = field(default_factory=Admission)
 
     @property
     def live(self) -> bool:

@@ -26,7 +26,6 @@ from flyball_engine.contract import (
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError
 from flyball_operator.tuning import tracing
-from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
@@ -41,6 +40,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks
+from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
