@@ -8,7 +8,7 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 #: Files whose tests use one server, which takes most of a minute to start.
-_SERVED = ("classes", "gate", "lifecycle", "outcomes", "parameters", "sizing")
+_SERVED = ("asked_strategies", "classes", "gate", "lifecycle", "outcomes", "parameters", "sizing")
 #: Files whose tests use one name on the cluster.
 _RELEASED = ("admission_policies", "chart")
 #: Files whose tests change the CRD for a while, or look at it.

@@ -14,12 +14,15 @@ from flyball_engine.contract import (
     QueueKnob,
     QueueLimits,
     SchedulingPolicy,
+    Setpoint,
 )
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, NoEvict, Static
 from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE, Engines, Harness, shown, tuned_for
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, Tuning
+from flyball_operator.engines.client import Address
+from flyball_operator.tuning.actuate.engine_handle import EngineHandle
 from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
@@ -226,3 +229,27 @@ async def test_requests_that_are_kept_back_by_intent_are_no_stall(batching: dict
     await ticks(harness, tuner, 30)
     assert (harness.condition(TUNED)[1] == "AdmissionStuck") == stalls
     assert (tuner.state.held_until > now()) == stalls
+
+
+@pytest.mark.parametrize(
+    ("batching", "running", "waiting", "busy"),
+    [
+        (Batching(), 0, 3, True),
+        (Batching(), 0, 0, False),
+        (Batching(admission_delay_seconds=60.0), 0, 3, False),
+        (Batching(strategy=Dynamic(batch_size=8, max_delay_seconds=60.0)), 0, 3, False),
+        (Batching(strategy=Dynamic(batch_size=8, max_delay_seconds=60.0)), 1, 3, True),
+    ],
+)
+@in_virtual_time
+async def test_a_trial_does_not_fail_while_a_batch_gathers(
+    batching: Batching, running: int, waiting: int, busy: bool
+) -> None:
+    engines = Engines("pod-1")
+    engines.held["pod-1"] = Setpoint(service="s1", epoch=1, generation=1, batching=batching)
+    read_back = await engines.read(Address(key="pod-1", tenant="ns", ip="10.0.0.1"))
+    (core,) = read_back.cores
+    core = core.model_copy(update={"running": running, "waiting": waiting})
+    handle = EngineHandle(("c", 0))
+    handle.take(read_back.model_copy(update={"cores": (core,)}), now())
+    assert handle.busy == busy

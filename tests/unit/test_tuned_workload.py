@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_engine.contract import Limits, Setpoint
+from flyball_engine.contract import Batching, Limits, QueueLimits, Setpoint
+from flyball_engine.knobs import Static
 from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
@@ -14,7 +15,15 @@ from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.engines.errors import UnreachableError
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
-NOTHING = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "objectives": ()}
+NOTHING = {
+    "limits": Limits(),
+    "step": None,
+    "shed": None,
+    "on_time": None,
+    "objectives": (),
+    "batching": Batching(),
+    "queue": QueueLimits(),
+}
 
 
 def foreign(*pods: str) -> Harness:
@@ -86,10 +95,14 @@ async def test_the_law_moves_them_as_it_moves_its_own() -> None:
 @in_virtual_time
 async def test_a_pod_that_is_the_services_no_more_gets_its_start_values_back() -> None:
     harness = foreign("pod-1", "pod-2")
+    strategy = {"type": "Static", "batchSize": 8}
+    asked = {"batching": {"strategy": strategy}, "queue": {"maxNumQueuedReqs": 500}}
+    harness.edit(tuning={"order": "Arrival", **asked})
     tuner = harness.tuner()
     for _ in range(30):
         await harness.tick(tuner, signals(now(), waiting=0.0))
     kept = harness.held("pod-1")
+    assert kept.batching.strategy == Static(batch_size=8)
     without(harness, tuner, "pod-2")
     assert tuner.to_be_kept()
     await tuner.keep()

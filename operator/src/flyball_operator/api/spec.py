@@ -324,8 +324,8 @@ class Tuning(Model):
     steps are learnt, nor in mode Disabled; Recommend leaves what Auto set last. Default: Queue."""
     refusal_status: Literal[503, 429] = 503
     """HTTP status of a refused request, of use with overload Shed. At 503 service meshes retry on another pod, and may
-    eject a pod that answers several. At 429 they do neither, and clients slow down. What vLLM's own queue limit
-    refuses, before the times of the engine's steps are learnt, is always 503. Default: 503."""
+    eject a pod that answers several. At 429 they do neither, and clients slow down. What vLLM's own queue limits
+    refuse is always 503. Default: 503."""
     order: Order = Order.ON_TIME
     """Which request is served first. OnTime: those whose first token can still be in time, by deadline. The others are
     served behind them. Once the oldest of these has waited for a minute it gets a twentieth of the work on prompts, so

@@ -105,7 +105,7 @@ ADVICE: Final[Mapping[str, str]] = {
     Reason.UNGOVERNED: "Read the pod's log: it says why the plugin could not load.",
     Reason.WATCHDOG_TRIPPED: "Report it, with flyball support-bundle; the start values are back.",
     Reason.ADMISSION_STUCK: "If it stays for 5 minutes, delete the pod that the message names.",
-    Reason.UNSUPPORTED: "Use a vLLM version that can, or set spec.tuning.overload: Queue.",
+    Reason.UNSUPPORTED: "Use a vLLM version that can, or remove from spec.tuning what the message names.",
     Reason.FENCED: "Look for a second operator.",
     Reason.UNEXPLAINED: "If it stays, delete the pod that the message names.",
     Reason.NOT_TUNED: "See why it is not governed, accepted or watched: flyball doctor.",
