@@ -138,10 +138,10 @@ WRONG_STRATEGIES = (
     _field(f"{_BATCHING}.noEvict.quantile", "most", "0.5", "must be a decimal number in quotes"),
     _field(f"{_QUEUE}.maxNumQueuedReqs", 0, 1, "greater than or equal to 1"),
     _field(f"{_QUEUE}.maxNumQueuedTokens", 2**31, 2**31 - 1, "less than or equal to 2147483647"),
-    *(
-        _on_time(part)
-        for part in ({"strategy": _STATIC}, {"admissionDelay": "50ms"}, {"noEvict": {}}, {"policy": "Priority"})
-    ),
+    _on_time({"strategy": _STATIC}),
+    _on_time({"admissionDelay": "50ms"}),
+    _on_time({"noEvict": {}}),
+    _on_time({"policy": "Priority"}),
     Wrong(
         "on time beside batches of like length",
         {"spec.tuning": {"order": "OnTime", "batching": {"strategy": _BUCKETED}}},

@@ -131,6 +131,11 @@ async def test_while_tuning_is_paused_an_edit_waits() -> None:
     ask(harness, batching=DYNAMIC)
     await ticks(harness, tuner)
     assert harness.held().batching.strategy == Static(batch_size=8)
+    harness.epoch = 2
+    tuner = harness.tuner()
+    await ticks(harness, tuner)
+    assert harness.held().epoch == 2
+    assert harness.held().batching.strategy == Static(batch_size=8), "under a new leader, too"
     harness.annotate()
     await ticks(harness, tuner)
     assert harness.held().batching.strategy == Dynamic(batch_size=8, max_delay_seconds=0.05)

@@ -6,7 +6,7 @@ engine can hold.
 
 from __future__ import annotations
 
-from flyball_engine.contract import DEFAULT_CLASS, Batching, Classes, ObjectiveSpec, QueueLimits, Setpoint
+from flyball_engine.contract import DEFAULT_CLASS, Batching, Classes, ObjectiveSpec, QueueKnob, QueueLimits, Setpoint
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary import undecided, undone
@@ -67,7 +67,8 @@ class SetpointRollout:
         policy = status_codec.policy_of(context.service.status.tuning.setpoint)
         if policy is not None:
             # The same setpoint under our epoch, before anything is reported. Status does not change.
-            context.setpoint, context.admission = self._made(policy), context.spec.admission
+            context.admission = self._held(policy) if context.spec.paused is not None else context.spec.admission
+            context.setpoint = self._made(policy)
             context.metrics.policy(*context.labels, Policy.of(context.setpoint, context.admission))
             if context.spec.paused is not None:
                 self._canary.resume(context.service.status.tuning)
@@ -129,6 +130,20 @@ class SetpointRollout:
             return False
         return numbers.afresh or numbers.generation > live.generation or self._engine_pods.overtaken(live)
 
+    @property
+    def _asked(self) -> Admission:
+        """What users ask for. While tuning is paused, what is live stays."""
+        spec = self._context.spec
+        return spec.admission if spec.paused is None else self._context.admission
+
+    def _held(self, policy: Policy) -> Admission:
+        """What engines have of it, if they agree: an edit while tuning was paused shall wait under a new leader, too."""
+        held = {Admission(one.batching, one.queue) for one in self._engine_pods.accepted().values()}
+        if len(held) != 1:
+            return self._context.spec.admission
+        found = held.pop()
+        return found if policy.queued_tokens is None else found.without((QueueKnob.MAX_NUM_QUEUED_TOKENS,))
+
     def _made(self, policy: Policy) -> Setpoint:
         """A setpoint under the present number, without what some engine cannot do."""
         context, generations = self._context, self._context.generations
@@ -138,7 +153,7 @@ class SetpointRollout:
         self._able = self._able if self._able == able else able
         number = (generations.epoch, generations.generation)
         self._number = self._number if self._number == number else number
-        admission = self._admissible(context.spec.admission, lacks.unsupported)
+        admission = self._admissible(self._asked, lacks.unsupported)
         return self._numbered(self._able, context.spec, context.service.metadata.uid, self._number, classes, admission)
 
     def _wanted(self) -> Setpoint | None:
@@ -162,7 +177,7 @@ class SetpointRollout:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
         context, reporter, generations = self._context, self._reporter, self._context.generations
         before, history, numbers = context.setpoint, reporter.history, generations.advance()
-        admission, context.admission = context.admission, context.spec.admission
+        admission, context.admission = context.admission, self._asked
         number = {"epoch": generations.epoch, "generation": generations.generation}
         context.setpoint = wanted.model_copy(update=number)
         # Pods start at the upper bounds: that is what a first setpoint moves them from.
