@@ -137,7 +137,7 @@ class SetpointRollout:
         return spec.admission if spec.paused is None else self._context.admission
 
     def _held(self, policy: Policy) -> Admission:
-        """What engines have of it, if they agree: an edit while tuning was paused shall wait under a new leader, too."""
+        """What engines have of it, if they agree: an edit while tuning is paused waits under a new leader, too."""
         held = {Admission(one.batching, one.queue) for one in self._engine_pods.accepted().values()}
         if len(held) != 1:
             return self._context.spec.admission
