@@ -12,7 +12,8 @@ from flyball_operator.cli.plan.page import as_page
 from flyball_operator.cli.plan.planned import ServicePlan, planned
 from flyball_operator.cli.plan.plot import HEIGHT, LEFT, WIDTH, Plot, plots
 from flyball_operator.cli.plan.report import FleetPlan, rows
-from support.plans import ALL_MET, HOUR, MOST_LATE, fleet_of, governed, hour
+from flyball_operator.cli.plan.windows import Share
+from support.plans import ALL_MET, HOUR, MOST_LATE, TTFT, fleet_of, governed, hour
 
 
 def page_of(*plans: ServicePlan) -> str:
@@ -92,13 +93,28 @@ def test_each_objective_has_its_share_and_its_target_in_one_colour() -> None:
         "Requests that met each objective"
     ]
     assert [(one.name, one.number, one.dashed) for one in met.lines] == [
-        ("ttft met", 0, False),
+        ("ttft met at least", 0, False),
         ("ttft asked", 0, True),
-        ("tpot met", 1, False),
+        ("tpot met at least", 1, False),
         ("tpot asked", 1, True),
     ]
     places = [float(one) for line in met.lines for one in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", line.path)]
     assert all(0.0 <= one <= HEIGHT + 20.0 for one in places), "inside of the drawing"
+
+
+def test_a_window_of_too_few_requests_says_nothing_of_objectives() -> None:
+    late, idle = {"ttft": Share(0.0, 0.0, 1.0)}, {"ttft": Share(1.0, 1.0, 0.0)}
+    windows = (hour(1.0, met={"ttft": Share(0.99, 0.99, 500.0)}), hour(1.0, met=late), hour(0.0, met=idle))
+    met, _asked = drawn(fleet_of(*windows))["Requests that met each objective"].lines
+    assert met.name == "ttft met"
+    assert met.path.count("H") == 1
+
+
+def test_labels_of_a_tight_target_differ() -> None:
+    tight = (replace(TTFT, allowed=0.001),)
+    met = drawn(fleet_of(hour(1.0, met={"ttft": Share(0.9995, 0.9995, 5000.0)}), objectives=tight))
+    labels = [one.label for one in met["Requests that met each objective"].values]
+    assert len(labels) == len(set(labels))
 
 
 @pytest.mark.parametrize("load", [0.0, 1e-9, 3.0, 12_345.0])

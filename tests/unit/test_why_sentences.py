@@ -110,7 +110,7 @@ def test_what_is_asked_of_the_queue() -> None:
     found = said(spec__tuning={"order": "Arrival", "batching": batching, "queue": queue})
     assert found["limits"].endswith(
         " spec.tuning asks for strategy Dynamic, batches of at most 32 requests that wait for at most 50ms, noEvict,"
-        " at most 2 prompts at once, policy Priority, at most 500 requests in a pod,"
+        " at most 2 prompts at once, queue policy Priority, at most 500 requests in a pod,"
         " at most 9000 queued prompt tokens in a pod."
     )
     found = said(spec__tuning={"batching": {"strategy": {"type": "Continuous"}}})

@@ -143,7 +143,8 @@ def chooses(batching: str) -> str:
 
 
 class LiveBatching(Model):
-    """How running engines admit requests from their queue. Changing it rolls no pod."""
+    """How running engines admit requests from their queue. Changing it rolls no pod. The ceilings that pods start with
+    are `spec.batching`."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(

@@ -26,7 +26,7 @@ from flyball_operator.api.v1alpha1 import (
     SetpointStatus,
     StepModelStatus,
 )
-from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, admission_in_words
+from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, queueing_in_words
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.report.conditions import LEAST_BUDGET
 from flyball_operator.tuning.status_codec import step_model_of
@@ -184,7 +184,7 @@ def _limits(service: InferenceService) -> Iterator[str]:
     yield "limits in force"
     stages = service.spec.parallelism.pipeline
     yield from limit_lines(tuning.setpoint, step_model_of(tuning.model), tuning.binding_objective, stages)
-    yield from wrapped(admission_in_words(service.spec.tuning))
+    yield from wrapped(queueing_in_words(service.spec.tuning, paused=_paused(service)))
 
 
 def limit_lines(setpoint: SetpointStatus, model: StepModel | None, binding: str, stages: int) -> Iterator[str]:

@@ -43,20 +43,21 @@ def change_in_words(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "no limit"
 
 
-def admission_in_words(tuning: Tuning) -> str:
-    """What is asked of the queue, as a sentence; empty if nothing is."""
+def queueing_in_words(tuning: Tuning, *, paused: bool) -> str:
+    """What is asked of the queue, as a sentence; empty if nothing is. An edit waits while tuning is `paused`."""
     batching, queue = tuning.batching, tuning.queue
     parts = {
         _strategy_in_words(batching.strategy): batching.strategy,
         f"an admission delay of {batching.admission_delay}": batching.admission_delay,
         "noEvict": batching.no_evict,
         f"at most {batching.max_concurrent_prefills} prompts at once": batching.max_concurrent_prefills,
-        f"policy {batching.policy}": batching.policy,
+        f"queue policy {batching.policy}": batching.policy,
         f"at most {queue.max_num_queued_reqs} requests in a pod": queue.max_num_queued_reqs,
         f"at most {queue.max_num_queued_tokens} queued prompt tokens in a pod": queue.max_num_queued_tokens,
     }
     asked = ", ".join(words for words, value in parts.items() if value is not None)
-    return f"spec.tuning asks for {asked}." if asked else ""
+    waits = "; edits wait, tuning is paused" if paused else ""
+    return f"spec.tuning asks for {asked}{waits}." if asked else ""
 
 
 def _strategy_in_words(strategy: Strategy | None) -> str:

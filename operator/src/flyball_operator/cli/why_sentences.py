@@ -26,7 +26,7 @@ from flyball_operator.api.v1alpha1 import (
 )
 from flyball_operator.cli.advice import ADVICE
 from flyball_operator.cli.found_service import Found, ago, sentence
-from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, admission_in_words, change_in_words, limits_in_words
+from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, change_in_words, limits_in_words, queueing_in_words
 from flyball_operator.reconcile.plan import history
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
@@ -113,7 +113,8 @@ def _limits(found: Found) -> Iterator[str]:
         return
     tuned, tuning = found.condition(ConditionType.TUNED), found.status.tuning
     yield f"Its limits are {limits_in_words(_json(tuning.setpoint))}{_because(found, found.spec)}."
-    yield from filter(None, [admission_in_words(found.spec.tuning)])
+    paused = names.ANNOTATION_TUNING in found.meta.annotations
+    yield from filter(None, [queueing_in_words(found.spec.tuning, paused=paused)])
     if tuned is None or tuned.status == "True" or tuned.reason in _TOLD_BY_CAUSE:
         return
     if tuned.reason in (Reason.PUSHING, Reason.ONE_POD_FIRST):

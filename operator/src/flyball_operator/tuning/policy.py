@@ -29,8 +29,8 @@ from flyball_engine.figures import format_duration, significant
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import DEADLINES
-from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.control_input import ControlOutput, Margins
+from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, TuningSpec, of_class
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -68,7 +68,7 @@ class Policy:
     queued_tokens: int | None = None
 
     @classmethod
-    def of(cls, setpoint: Setpoint, asked: Admission) -> Policy:
+    def of(cls, setpoint: Setpoint, asked: Queueing) -> Policy:
         """What a setpoint tells, without what users `asked` for."""
         queued = setpoint.queue.max_num_queued_tokens if asked.queue.max_num_queued_tokens is None else None
         classes = () if setpoint.classes is None else setpoint.classes.classes
@@ -308,10 +308,11 @@ def edited_first(present: Policy, spec: TuningSpec, *, trusted: bool) -> Policy 
     What the first one refuses goes with what asked for it, and need not wait for a model that may never be. The limits
     do so too, unless a model is `trusted`: then the law moves them.
     """
-    if present.shed is not None or present.queued_tokens is None:
-        return None
     wanted = first_policy(spec)
-    if present.queued_tokens == wanted.queued_tokens:
+    if not trusted and present == replace(wanted, queued_tokens=None):
+        # The limit was the user's, who has none any more.
+        return None if present == wanted else wanted
+    if present.shed is not None or present.queued_tokens in (None, wanted.queued_tokens):
         return None
     return replace(present, queued_tokens=wanted.queued_tokens) if trusted else wanted
 
@@ -323,7 +324,7 @@ def _first_queue(spec: TuningSpec, tokens: int) -> int | None:
     An engine whose steps take longer loses its tokens whoever waits, and the first window corrects both. Where users
     have set this limit, it is theirs.
     """
-    if spec.admission.queue.max_num_queued_tokens is not None:
+    if spec.queueing.queue.max_num_queued_tokens is not None:
         return None
     first, token = (
         min((one.seconds for one in spec.objectives if one.metric is metric), default=None)

@@ -49,7 +49,7 @@ class ServiceContext:
             self.state = self.state.held(self.state.policy, until=held_until)
         self.setpoint: Setpoint | None = None
         #: What the setpoint has of what users ask for.
-        self.admission = self.spec.admission
+        self.queueing = self.spec.queueing
         self.generations = Generations(service, dependencies)
 
     @property

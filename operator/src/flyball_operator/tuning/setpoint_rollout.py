@@ -13,8 +13,8 @@ from flyball_operator.tuning.actuate.canary import undecided, undone
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.lacks import Lacks
-from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.decision_history import is_change
 from flyball_operator.tuning.report.status_reporter import StatusReporter
@@ -39,7 +39,7 @@ class SetpointRollout:
         self._owed_to_all = False
         self._numbered, self._differs = Unchanged(_numbered), Unchanged(_differs)
         self._of_setpoint, self._able_of = Unchanged(Policy.of), Unchanged(Lacks.able)
-        self._admissible = Unchanged(Admission.without)
+        self._possible = Unchanged(Queueing.without)
         self._able: Policy | None = None
         self._number = (0, 0)
 
@@ -55,7 +55,7 @@ class SetpointRollout:
         context = self._context
         if context.setpoint is None or self._canary.pod is not None:
             return None
-        return self._of_setpoint(context.setpoint, context.admission)
+        return self._of_setpoint(context.setpoint, context.queueing)
 
     async def take_over(self) -> None:
         """At first, adopt what runs: the policy is status's, and so is its number, under our epoch."""
@@ -67,9 +67,9 @@ class SetpointRollout:
         policy = status_codec.policy_of(context.service.status.tuning.setpoint)
         if policy is not None:
             # The same setpoint under our epoch, before anything is reported. Status does not change.
-            context.admission = self._held(policy) if context.spec.paused is not None else context.spec.admission
+            context.queueing = self._held(policy) if context.spec.paused is not None else context.spec.queueing
             context.setpoint = self._made(policy)
-            context.metrics.policy(*context.labels, Policy.of(context.setpoint, context.admission))
+            context.metrics.policy(*context.labels, Policy.of(context.setpoint, context.queueing))
             if context.spec.paused is not None:
                 self._canary.resume(context.service.status.tuning)
             if context.may_act and not context.generations.afresh:
@@ -131,17 +131,20 @@ class SetpointRollout:
         return numbers.afresh or numbers.generation > live.generation or self._engine_pods.overtaken(live)
 
     @property
-    def _asked(self) -> Admission:
+    def _asked(self) -> Queueing:
         """What users ask for. While tuning is paused, what is live stays."""
         spec = self._context.spec
-        return spec.admission if spec.paused is None else self._context.admission
+        return spec.queueing if spec.paused is None else self._context.queueing
 
-    def _held(self, policy: Policy) -> Admission:
-        """What engines have of it, if they agree: an edit while tuning is paused waits under a new leader, too."""
-        held = {Admission(one.batching, one.queue) for one in self._engine_pods.accepted().values()}
-        if len(held) != 1:
-            return self._context.spec.admission
-        found = held.pop()
+    def _held(self, policy: Policy) -> Queueing:
+        """What engines were given of it last: an edit while tuning is paused waits under a new leader, too.
+
+        Where no engine has a setpoint any more, nothing is known of it but the spec.
+        """
+        held = self._engine_pods.newest()
+        if held is None:
+            return self._context.spec.queueing
+        found = Queueing(held.batching, held.queue)
         return found if policy.queued_tokens is None else found.without((QueueKnob.MAX_NUM_QUEUED_TOKENS,))
 
     def _made(self, policy: Policy) -> Setpoint:
@@ -153,12 +156,12 @@ class SetpointRollout:
         self._able = self._able if self._able == able else able
         number = (generations.epoch, generations.generation)
         self._number = self._number if self._number == number else number
-        admission = self._admissible(self._asked, lacks.unsupported)
-        return self._numbered(self._able, context.spec, context.service.metadata.uid, self._number, classes, admission)
+        queueing = self._possible(self._asked, lacks.unsupported)
+        return self._numbered(self._able, context.spec, context.service.metadata.uid, self._number, classes, queueing)
 
     def _wanted(self) -> Setpoint | None:
         """The setpoint that should be live, numbered as the present one; None if none should be."""
-        spec, setpoint, admission = self._context.spec, self._context.setpoint, self._context.admission
+        spec, setpoint, queueing = self._context.spec, self._context.setpoint, self._context.queueing
         if spec.paused is not None:
             return setpoint
         if spec.mode is Mode.AUTO:
@@ -166,9 +169,9 @@ class SetpointRollout:
         upper = Policy(limits=spec.envelope.upper())
         if spec.mode is Mode.DISABLED:
             return self._made(upper)
-        live = self._canary.others(upper, admission)
+        live = self._canary.others(upper, queueing)
         if live is None:
-            live = Policy.of(setpoint, admission) if setpoint is not None else upper
+            live = Policy.of(setpoint, queueing) if setpoint is not None else upper
         # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
         # try.
         return self._made(live.within(sheds=spec.sheds, orders=False))
@@ -177,18 +180,18 @@ class SetpointRollout:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
         context, reporter, generations = self._context, self._reporter, self._context.generations
         before, history, numbers = context.setpoint, reporter.history, generations.advance()
-        admission, context.admission = context.admission, self._asked
+        queueing, context.queueing = context.queueing, self._asked
         number = {"epoch": generations.epoch, "generation": generations.generation}
         context.setpoint = wanted.model_copy(update=number)
         # Pods start at the upper bounds: that is what a first setpoint moves them from.
         start = Policy(limits=context.spec.envelope.upper())
-        left = start if before is None else Policy.of(before, admission)
-        policy = Policy.of(wanted, context.admission)
+        left = start if before is None else Policy.of(before, queueing)
+        policy = Policy.of(wanted, context.queueing)
         reporter.history = history.changed(left, policy, decision, context.spec.mode)
         try:
             await reporter.write(reporter.states())
         except BaseException:
-            context.setpoint, context.admission, reporter.history = before, admission, history
+            context.setpoint, context.queueing, reporter.history = before, queueing, history
             generations.restore(numbers)
             context.take_back(decided_from)
             raise
@@ -207,10 +210,10 @@ class SetpointRollout:
 
 
 def _numbered(
-    able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int], classed: bool, admission: Admission
+    able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int], classed: bool, queueing: Queueing
 ) -> Setpoint:
     classes = None
-    if admission.batching.chooses() is not None:
+    if queueing.batching.chooses() is not None:
         # What is live, or in status, may have an order that the spec has no more.
         able = able.within(sheds=True, orders=False)
     # What is live, or in status, may have deadlines of classes that the spec has no more.
@@ -227,8 +230,8 @@ def _numbered(
         step=able.step,
         shed=able.shed,
         on_time=able.on_time,
-        batching=admission.batching,
-        queue=admission.limits(able.queued_tokens),
+        batching=queueing.batching,
+        queue=queueing.limits(able.queued_tokens),
         objectives=tuple(objectives.values()),
         classes=classes,
     )
@@ -240,5 +243,5 @@ def _differs(wanted: Setpoint, live: Setpoint | None) -> bool:
 
 def _body(setpoint: Setpoint) -> tuple[Policy, Batching, QueueLimits, tuple[ObjectiveSpec, ...], Classes | None]:
     """All that it says but its number."""
-    policy = Policy.of(setpoint, Admission())
+    policy = Policy.of(setpoint, Queueing())
     return policy, setpoint.batching, setpoint.queue, setpoint.objectives, setpoint.classes

@@ -21,7 +21,7 @@ from flyball_operator.api.v1alpha1 import (
     Scaling,
     Tuning,
 )
-from flyball_operator.tuning.admission import Admission
+from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.replicas import Bounds
 
 
@@ -84,7 +84,7 @@ class TuningSpec:
 
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
     not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP. `classes` of
-    requests, without deadlines. `scaling`: bounds of the replicas, None where the operator does not scale. `admission`:
+    requests, without deadlines. `scaling`: bounds of the replicas, None where the operator does not scale. `queueing`:
     what is asked for in every mode.
     """
 
@@ -98,7 +98,7 @@ class TuningSpec:
     refusal_status: Literal[503, 429] = 503
     classes: Classes | None = None
     scaling: Bounds | None = None
-    admission: Admission = field(default_factory=Admission)
+    queueing: Queueing = field(default_factory=Queueing)
 
     @property
     def live(self) -> bool:
@@ -171,7 +171,7 @@ def tuning_spec(
         spec.tuning.refusal_status,
         _classes(spec.tuning),
         _bounds(spec.scaling) if spec.scaling is not None else None,
-        Admission.asked(spec.tuning),
+        Queueing.asked(spec.tuning),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_engine.figures import figure
-from flyball_operator.cli.plan.windows import ServicePast, Window
+from flyball_operator.cli.plan.windows import LEAST_REQUESTS, ServicePast, Window
 from flyball_operator.cli.time_range import rfc3339
 
 #: Sides of the rectangle that lines are in, and the room around it, for words.
@@ -18,8 +18,8 @@ LEFT: Final = 56.0
 RIGHT: Final = 16.0
 ABOVE: Final = 10.0
 BELOW: Final = 26.0
-#: Labels at the axis of values, at most.
-_MOST_LABELS: Final = 5
+#: The axis of values has a label more than so many parts, or fewer.
+_PARTS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Plot:
     height: float = ABOVE + HEIGHT + BELOW
 
 
+#: Of labels: targets are given with so many.
+_DIGITS: Final = 6
 #: A window, and the value of a line in it.
 _Values = Sequence[tuple[Window, float]]
 
@@ -67,7 +69,8 @@ def _load(past: ServicePast) -> Plot:
     lines = {"requests/s that came": [(one, one.arrivals) for one in past.windows]}
     if any(one.refused > 0.0 for one in past.windows):
         lines["of them refused"] = [(one, one.refused) for one in past.windows]
-    carried = [(one, one.replicas * one.capacity.rate) for one in past.windows if one.capacity is not None]
+    rates = [(one, one.replicas * one.capacity.rate) for one in past.windows if one.capacity is not None]
+    carried = [(one, rate) for one, rate in rates if math.isfinite(rate)]
     most = max(value for found in lines.values() for _, value in found)
     scale = _Scale(past.windows, 0.0, 1.1 * max([most, *(value for _, value in carried)]) or 1.0)
     made = [scale.line(name, found, number) for number, (name, found) in enumerate(lines.items())]
@@ -77,21 +80,28 @@ def _load(past: ServicePast) -> Plot:
 
 
 def _met(past: ServicePast) -> Plot:
-    """In percent. Where vLLM's buckets do not tell, the least that may have met it."""
-    found = [
-        (one, [(window, 100.0 * window.met[one.name].least) for window in past.windows if one.name in window.met])
+    """In percent, in windows with enough requests. Where vLLM's buckets do not tell, the least that may have met it."""
+    judged = [
+        (one, [(window, window.met[one.name]) for window in past.windows if _says_something(window, one.name)])
         for one in past.objectives
     ]
+    found = [(one, [(window, 100.0 * share.least) for window, share in shares]) for one, shares in judged]
+    unclear = {one.name for one, shares in judged if any(share.least < share.most for _, share in shares)}
     targets = [100.0 * (1.0 - one.allowed) for one, shares in found if shares]
     least = min([*targets, *(value for _, shares in found for _, value in shares)], default=0.0)
     scale = _Scale(past.windows, max(0.0, least - 0.1 * (100.0 - least) - 0.1), 100.0)
     made = list[Line]()
     for number, (one, shares) in enumerate(found):
         if shares:
-            made.append(scale.line(f"{one.name} met", shares, number))
+            met = "met at least" if one.name in unclear else "met"
+            made.append(scale.line(f"{one.name} {met}", shares, number))
             asked = [(window, 100.0 * (1.0 - one.allowed)) for window in past.windows]
             made.append(scale.line(f"{one.name} asked", asked, number, dashed=True))
     return scale.plot("Requests that met each objective, %", made)
+
+
+def _says_something(window: Window, objective: str) -> bool:
+    return objective in window.met and window.met[objective].total >= LEAST_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ class _Scale:
     def plot(self, title: str, lines: Sequence[Line]) -> Plot:
         """With its axes."""
         times = tuple(Tick(rfc3339(at), self._across(at)) for at in (self._begin, self._end))
-        values = tuple(Tick(figure(value), self._down(value)) for value in self._labels())
+        values = tuple(Tick(figure(value, _DIGITS), self._down(value)) for value in self._labels())
         return Plot(title, tuple(lines), times, values)
 
     @property
@@ -134,7 +144,7 @@ class _Scale:
 
     def _labels(self) -> Iterator[float]:
         """Multiples of 1, 2 or 5 of a power of ten."""
-        rough = (self.most - self.least) / _MOST_LABELS
+        rough = (self.most - self.least) / _PARTS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(one * power for one in (1, 2, 5, 10) if one * power >= rough)
         for number in range(math.ceil(self.least / step), math.floor(self.most / step + 1e-9) + 1):

@@ -18,7 +18,7 @@ class CanaryObservation:
     """What the pod's read-back says of the policy on trial.
 
     `confirmed`: every core runs under it. `tripped`: the watchdog returned a core to its start values. `busy`: there
-    are requests. `steps`: made by all cores since their start.
+    are requests that a step should serve. `steps`: made by all cores since their start.
     """
 
     ready: bool

@@ -8,8 +8,8 @@ from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import TuningStatus
 from flyball_operator.tuning.actuate.canary import Canary, CanaryResult, is_due
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.queueing import Queueing
 
 
 class CanaryRollout:
@@ -30,7 +30,7 @@ class CanaryRollout:
         """The name of the pod that has a policy alone, None if none has."""
         return self._canary.name if self._canary is not None else None
 
-    def others(self, start: Policy, asked: Admission) -> Policy | None:
+    def others(self, start: Policy, asked: Queueing) -> Policy | None:
         """What the others keep while one pod has a setpoint alone, None if none has. Untold, they have `start`.
 
         `asked`: what users had asked for then.

@@ -40,9 +40,9 @@ from flyball_operator.tuning.actuate.engine_handle import (
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks
-from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.ports import EnginePod
+from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.reasons import Reason
 
 #: Seconds between read-backs of a pod that has confirmed; and where Prometheus shows that all still do. What it does
@@ -132,6 +132,12 @@ class EnginePods:
         read = {uid: handle.read_back for uid, handle in self._handles.items()}
         return {uid: found.accepted for uid, found in read.items() if found is not None and found.accepted is not None}
 
+    def newest(self) -> Setpoint | None:
+        """Of the setpoints that governed pods hold the newest, None if they hold none."""
+        read = [handle.read_back for handle in self._handles.values() if handle.read_back is not None]
+        held = [found.accepted for found in read if found.governed and found.accepted is not None]
+        return max(held, key=Setpoint.order, default=None)
+
     @property
     def running(self) -> bool:
         """Whether some engine had requests when it was last read back."""
@@ -218,7 +224,7 @@ class EnginePods:
         contested = (handle for handle in self._handles.values() if is_contested(handle.problem))
         return above or any(handle.contested == generation_of(live) for handle in contested)
 
-    def problems(self, asked: Admission, *, sheds: bool = False) -> list[tuple[Reason, str]]:
+    def problems(self, asked: Queueing, *, sheds: bool = False) -> list[tuple[Reason, str]]:
         """What is wrong, the gravest first, by pod. Users `asked` for this; `sheds`: requests are to be refused."""
         found: list[tuple[Reason, str]] = []
         for uid, handle in self._handles.items():
@@ -237,7 +243,7 @@ class EnginePods:
                 still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
         if self.known.governed:
-            found += [(Reason.UNSUPPORTED, lack) for lack in self.lacks.told(asked, sheds=sheds)]
+            found += [(Reason.UNSUPPORTED, lacks)] if (lacks := self.lacks.told(asked, sheds=sheds)) else []
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
     def steps(self) -> dict[str, dict[CellKey, Sums]]:

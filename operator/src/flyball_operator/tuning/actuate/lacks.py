@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_engine.contract import AnyKnob, Knob, Limits, OrderKnob, QueueKnob, ReadBack
-from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.queueing import Queueing
 
 #: What the tuner moves; an engine that lacks another knob lacks nothing that is asked of it.
 _TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
@@ -67,9 +67,9 @@ class Lacks:
         able = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due, queued_tokens=queued)
         return able.without_classes() if due and self.unclassed is not None else able
 
-    def told(self, asked: Admission, *, sheds: bool) -> list[str]:
-        """What is lacking of what is asked for, for people; `sheds`: requests are to be refused."""
+    def told(self, asked: Queueing, *, sheds: bool) -> str:
+        """All that is lacking of what is asked for, for people; `sheds`: requests are to be refused."""
         found = [f"{knob.value}: {self.unsupported[knob]}" for knob in _TUNED if knob in self.unsupported]
-        if fields := asked.told(self.unsupported):
-            found.append(fields)
-        return [*found, f"overload Shed: {self.ungated}"] if sheds and self.ungated is not None else found
+        if sheds and self.ungated is not None:
+            found.append(f"overload Shed: {self.ungated}")
+        return "; ".join(filter(None, [*found, asked.told(self.unsupported)]))

@@ -5,7 +5,7 @@
 The engine's watchdog sees a queue that stands still only where nothing runs, and only while the core steps. Here the
 rest is seen, later than it acts: a core that does not step at all, and a queue that nobody serves beside running
 requests. Such a queue forms under a budget which the running ones use up. Where users ask that requests be kept back,
-nobody looks. Pure; seconds of one clock.
+`actuate/engine_handle.py` does not look. Pure; seconds of one clock.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from flyball_operator.api.v1alpha1 import (
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.admission import Admission
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals, blind_spot
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.reasons import ConditionState, Reason
 from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.capacity_report import CapacityReport
@@ -123,13 +123,14 @@ class StatusReporter:
         """Our conditions. `late`: no tick is completed any more."""
         context, pods, live = self._context, self._engine_pods, self._context.setpoint
         spec, state = context.spec, context.state
+        asked = spec.queueing if spec.paused is None else context.queueing
         progress = SetpointProgress(
             mode=spec.mode,
             ready_pods=pods.ready,
             applied_pods=pods.applied(live) if live is not None else 0,
             trusted=context.trusted,
-            limits=self._shown(live, context.admission),
-            problems=conditions.FENCED if context.fenced else pods.problems(spec.admission, sheds=spec.refuses),
+            limits=self._shown(live, context.queueing),
+            problems=conditions.FENCED if context.fenced else pods.problems(asked, sheds=spec.refuses),
             paused=spec.paused,
             canary=self._canary.pod,
             stalled=self.liveness.stall if late else None,
@@ -182,7 +183,7 @@ class StatusReporter:
             mode=mode,
             epoch=context.generations.written_epoch,
             generation=context.generations.generation,
-            setpoint=self._live(live, context.admission),
+            setpoint=self._live(live, context.queueing),
             applied_pods=f"{pods.applied(live) if live is not None else 0}/{pods.ready}",
             model=self._model(state.step_time),
             binding_objective=self._binding[:63],
@@ -195,9 +196,9 @@ class StatusReporter:
         )
 
 
-def _live_status(live: Setpoint | None, asked: Admission) -> SetpointStatus:
+def _live_status(live: Setpoint | None, asked: Queueing) -> SetpointStatus:
     return status_codec.setpoint_status(Policy.of(live, asked) if live is not None else Policy(limits=Limits()))
 
 
-def _live_shown(live: Setpoint | None, asked: Admission) -> str:
+def _live_shown(live: Setpoint | None, asked: Queueing) -> str:
     return conditions.shown(Policy.of(live, asked)) if live is not None else "start values"

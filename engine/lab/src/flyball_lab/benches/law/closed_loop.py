@@ -154,7 +154,7 @@ class ClosedLoop:
 
     def _told_anew(self, setpoint: Setpoint) -> None:
         """Some engine is given a setpoint that none had before."""
-        policy = Policy.of(setpoint, self._tuning.admission)
+        policy = Policy.of(setpoint, self._tuning.queueing)
         if self._policy is not None and policy != self._policy:
             self.changes.append(self._now)
         self._policy = policy

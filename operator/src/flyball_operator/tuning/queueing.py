@@ -31,14 +31,14 @@ _FIELDS: Final[Mapping[AnyKnob, str]] = {
 
 
 @dataclass(frozen=True)
-class Admission:
+class Queueing:
     """What users ask for. `batching`: who is admitted from the queue. `queue`: what vLLM itself refuses."""
 
     batching: Batching = field(default_factory=Batching)
     queue: QueueLimits = field(default_factory=QueueLimits)
 
     @classmethod
-    def asked(cls, tuning: Tuning) -> Admission:
+    def asked(cls, tuning: Tuning) -> Queueing:
         """What a spec asks for."""
         queue = tuning.queue
         limits = QueueLimits(
@@ -52,7 +52,7 @@ class Admission:
             return self.queue
         return self.queue.model_copy(update={"max_num_queued_tokens": tokens})
 
-    def without(self, lacking: Container[AnyKnob]) -> Admission:
+    def without(self, lacking: Container[AnyKnob]) -> Queueing:
         """The same without what engines lack: they would refuse the whole setpoint."""
         parts = {_part(knob) for knob in self.batching.given() if knob in lacking}
         limits = {_part(knob) for knob in self.queue.given() if knob in lacking}
@@ -60,7 +60,7 @@ class Admission:
             return self
         batching = {name: value for name, value in self.batching if name not in parts}
         queue = {name: value for name, value in self.queue if name not in limits}
-        return Admission(Batching(**batching), QueueLimits(**queue))
+        return Queueing(Batching(**batching), QueueLimits(**queue))
 
     def told(self, lacking: Mapping[AnyKnob, str]) -> str:
         """What is asked for and lacking, by field, for people; empty if nothing is."""

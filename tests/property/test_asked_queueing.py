@@ -16,7 +16,7 @@ from support.specs import specs
 @given(specs())
 def test_a_valid_spec_is_a_setpoint(spec: Object) -> None:
     found = parse_service({"metadata": {"namespace": "n", "uid": "u", "name": "chat"}, "spec": spec}).spec
-    asked = tuning_spec(found).admission
+    asked = tuning_spec(found).queueing
     assert (asked.batching.chooses() is not None) == found.tuning.batching.chooses
     order = OnTime(first_token_deadline_seconds=1.0) if found.tuning.order is Order.ON_TIME else None
     sent = Setpoint(service="u", epoch=1, generation=1, on_time=order, batching=asked.batching, queue=asked.queue)

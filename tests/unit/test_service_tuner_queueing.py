@@ -23,7 +23,7 @@ from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, Tuning
 from flyball_operator.engines.client import Address
 from flyball_operator.tuning.actuate.engine_handle import EngineHandle
-from flyball_operator.tuning.admission import Admission
+from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
 TUNED = ConditionType.TUNED
@@ -32,8 +32,8 @@ DYNAMIC = {"strategy": {"type": "Dynamic", "batchSize": 8, "maxDelay": "50ms"}}
 OLD = "this vLLM's scheduler admits no chosen requests"
 
 
-def asked(**tuning: Any) -> Admission:
-    return Admission.asked(Tuning.model_validate({"order": "Arrival", **tuning}))
+def asked(**tuning: Any) -> Queueing:
+    return Queueing.asked(Tuning.model_validate({"order": "Arrival", **tuning}))
 
 
 def ask(harness: Harness, **tuning: Any) -> None:
@@ -77,14 +77,14 @@ async def ticks(harness: Harness, tuner: ServiceTuner, number: int = 3) -> None:
     ],
 )
 def test_a_spec_means_a_setpoint(batching: dict[str, Any], means: Batching) -> None:
-    assert asked(batching=batching) == Admission(batching=means)
+    assert asked(batching=batching) == Queueing(batching=means)
     assert Tuning.model_validate({"order": "Arrival", "batching": batching}).batching.chooses == (
         means.chooses() is not None
     )
 
 
 def test_a_spec_without_it_asks_for_nothing() -> None:
-    assert asked() == Admission()
+    assert asked() == Queueing()
     assert asked(queue={"maxNumQueuedReqs": 64}).queue == QueueLimits(max_num_queued_reqs=64)
 
 
@@ -142,6 +142,39 @@ async def test_while_tuning_is_paused_an_edit_waits() -> None:
 
 
 @in_virtual_time
+async def test_while_tuning_is_paused_an_edit_waits_though_one_pod_runs_as_plain_vllm() -> None:
+    harness = Harness(Engines("pod-1", "pod-2"))
+    ask(harness, batching=STATIC)
+    tuner = await tuned_for(harness)
+    harness.engines.plain.add("pod-2")
+    harness.engines.held["pod-2"] = None
+    await ticks(harness, tuner, 80)
+    harness.annotate(tuning="paused")
+    ask(harness, batching=DYNAMIC)
+    harness.epoch = 2
+    tuner = harness.tuner()
+    await ticks(harness, tuner)
+    assert harness.held("pod-1").epoch == 2
+    assert harness.held("pod-1").batching.strategy == Static(batch_size=8)
+
+
+@in_virtual_time
+async def test_while_tuning_is_paused_in_a_trial_an_edit_waits_in_all_pods() -> None:
+    harness = Harness(Engines("pod-1", "pod-2", "pod-3"))
+    ask(harness, overload="Shed", batching=STATIC)
+    tuner = harness.tuner()
+    while harness.condition(TUNED) != ("Unknown", "OnePodFirst"):
+        await ticks(harness, tuner, 1)
+    harness.annotate(tuning="paused")
+    ask(harness, overload="Shed", batching=DYNAMIC)
+    harness.epoch = 2
+    tuner = harness.tuner()
+    await ticks(harness, tuner)
+    held = [harness.held(uid) for uid in harness.engines.held]
+    assert {one.batching.strategy for one in held} == {Static(batch_size=8)}
+
+
+@in_virtual_time
 async def test_a_new_leader_goes_on_with_it_and_says_no_second_number() -> None:
     harness = Harness()
     ask(harness, batching=STATIC, queue={"maxNumQueuedTokens": 9000})
@@ -180,6 +213,32 @@ async def test_the_limit_of_queued_tokens_is_the_user_s_where_both_have_one() ->
     await ticks(harness, tuner, 30)
     assert harness.held().queue == QueueLimits(max_num_queued_reqs=5, max_num_queued_tokens=77)
     assert harness.held().shed is not None
+
+
+@in_virtual_time
+async def test_without_the_user_s_limit_of_queued_tokens_the_first_one_is_back() -> None:
+    harness = Harness()
+    ask(harness, overload="Shed")
+    tuner = harness.tuner()
+    await harness.tick(tuner, AWAY, AWAY)
+    first = harness.held()
+    ask(harness, overload="Shed", queue={"maxNumQueuedTokens": 77})
+    await harness.tick(tuner, AWAY, AWAY)
+    assert harness.held().queue.max_num_queued_tokens == 77
+    ask(harness, overload="Shed")
+    await harness.tick(tuner, AWAY, AWAY)
+    assert harness.held().queue == first.queue
+    assert harness.held().limits == first.limits
+
+
+@in_virtual_time
+async def test_all_that_an_engine_lacks_is_in_one_message() -> None:
+    harness = Harness(Engines("pod-1", unsupported={BatchingKnob.STATIC: OLD}, ungated="a launcher of others"))
+    ask(harness, overload="Shed", batching=STATIC)
+    await tuned_for(harness)
+    assert harness.condition(TUNED) == ("False", "KnobUnsupported")
+    assert f"spec.tuning.batching.strategy: {OLD}" in harness.message(TUNED)
+    assert "overload Shed: a launcher of others" in harness.message(TUNED)
 
 
 @in_virtual_time
