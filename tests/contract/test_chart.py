@@ -14,7 +14,16 @@ from flyball_operator.api import names
 from flyball_operator.api.shards import MOST_SHARDS, Shard, shards
 from flyball_operator.app.settings import ENV_PREFIX, Settings
 from flyball_operator.app.startup import needed
-from flyball_operator.kube.resources import CONFIG_MAPS, CRDS, LEASES, NAMESPACES, OWNED, SECRETS
+from flyball_operator.kube.resources import (
+    CONFIG_MAPS,
+    CRDS,
+    HTTP_ROUTES,
+    INFERENCE_POOLS,
+    LEASES,
+    NAMESPACES,
+    OWNED,
+    SECRETS,
+)
 from flyball_operator.kube.resources import watched as granted_on
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from support import helm
@@ -45,7 +54,7 @@ def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(watched, SYSTEM, ELECTED_BY, granted_on(network_policies=fenced), secret=SIGNING)
     }
-    asked |= set().union(*(key_rights(namespace or "*") for namespace in watched))
+    asked |= set().union(*(key_rights(namespace or "*") | route_rights(namespace or "*") for namespace in watched))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace or "*", names.NAMESPACE_LEASE) for namespace in watched))
     asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace, namespace) for namespace in watched if namespace}
@@ -60,7 +69,7 @@ def test_of_selected_namespaces_it_has_rights_where_they_are_bound_alone(granted
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(granted, SYSTEM, ELECTED_BY, selected=True, secret=SIGNING)
     }
-    asked |= set().union(*(key_rights(namespace) for namespace in granted))
+    asked |= set().union(*(key_rights(namespace) | route_rights(namespace) for namespace in granted))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace, names.NAMESPACE_LEASE) for namespace in granted))
     assert rights(rendered, account="flyball") == asked
@@ -91,6 +100,13 @@ def key_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
     """To make any ConfigMap in a namespace, and to read and change the one of public keys."""
     verbs = CONFIG_MAPS.verbs
     return {("", "configmaps", verb, namespace, "*" if verb == "create" else names.PUBLIC_KEYS) for verb in verbs}
+
+
+def route_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
+    """Which are not asked for at the start: what lacks is told by the services that name a gateway."""
+    return {
+        (one.group, one.plural, verb, namespace, "*") for one in (HTTP_ROUTES, INFERENCE_POOLS) for verb in one.verbs
+    }
 
 
 def test_no_lease_but_its_own_can_be_read_or_taken() -> None:
@@ -130,6 +146,8 @@ def test_no_object_that_serves_can_be_deleted(scope: str) -> None:
     given = rights(render({"watch": {"scope": scope}, "networkPolicy": {"enabled": True}}), account="flyball")
     assert {right[1] for right in given if right[2] == "delete"} == {
         "controllerrevisions",
+        "httproutes",
+        "inferencepools",
         "jobs",
         "poddisruptionbudgets",
     }

@@ -16,7 +16,15 @@ from flyball_lab.repository import ROOT
 from flyball_operator.api import names
 from flyball_operator.api.objects import Object as Rendered
 from flyball_operator.api.parse import parse_service
-from flyball_operator.reconcile.plan import deployment, disruption_budget, model_job, pod, service
+from flyball_operator.reconcile.plan import (
+    deployment,
+    disruption_budget,
+    http_route,
+    inference_pool,
+    model_job,
+    pod,
+    service,
+)
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
 
@@ -30,7 +38,7 @@ SERVICES = {
 
 
 def rendered(manifest: Object) -> list[Rendered]:
-    """What a service gets that concerns its pods."""
+    """What a service gets that concerns its pods, or the way to them."""
     identity = {"namespace": "team", "uid": "6d0f6d62-0000-4000-8000-000000000000", "generation": 1}
     found = parse_service({**manifest, "metadata": {**manifest["metadata"], **identity}})
     template = pod.render(found, CONFIG, spec_hash(found))
@@ -42,6 +50,7 @@ def rendered(manifest: Object) -> list[Rendered]:
         service.render(found.metadata, template),
         *([budget] if (budget := disruption_budget.render(found)) else []),
         *([model_job.render(found, CONFIG)] if found.spec.model.cache else []),
+        *(one for one in (inference_pool.render(found), http_route.render(found)) if one is not None),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, SERVICES
+from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, HTTP_ROUTES, INFERENCE_POOLS, SERVICES
 from support.memory_api import CrashingApi, Object
 from support.memory_cluster import MemoryCluster, service
 
@@ -146,6 +146,16 @@ def download_to_claims_that_are_made(world: MemoryCluster) -> None:
     assert world.condition("ModelReady") == ("True", "Downloaded")
 
 
+def name_gateways_and_no_more(world: MemoryCluster) -> None:
+    gateway = {"parentRefs": [{"name": "edge"}]}
+    world.apply(service(spec__gateway={**gateway, "endpointPicker": {"name": "picker"}}))
+    world.change(edit("spec.gateway", gateway))
+    assert len(world.api.find(HTTP_ROUTES)) == 1
+    world.change(lambda found: found["spec"].pop("gateway"))
+    assert not world.api.find(HTTP_ROUTES)
+    assert not world.api.find(INFERENCE_POOLS)
+
+
 SCENARIOS = (
     create,
     change_everything,
@@ -163,6 +173,7 @@ SCENARIOS = (
     lose_a_template_twice,
     serve_under_a_policy,
     download_to_claims_that_are_made,
+    name_gateways_and_no_more,
 )
 
 

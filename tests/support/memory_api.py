@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball_operator.api import names
-from flyball_operator.kube.errors import AlreadyExistsError, ConflictError, InvalidObjectError, NotFoundError
+from flyball_operator.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidObjectError,
+    NotFoundError,
+    UnknownKindError,
+)
 from flyball_operator.kube.resources import DEPLOYMENTS, VOLUME_CLAIMS, Resource
 
 Object = dict[str, Any]
@@ -122,6 +128,8 @@ class MemoryApi:
         self._past: list[dict[tuple[str, str, str], Object]] = []
         #: What mutating admission policies make of objects of a kind, in each write of the operator.
         self.policies: list[tuple[Resource, Callable[[Object], None]]] = []
+        #: Kinds that the server does not have.
+        self.unknown: set[Resource] = set()
         self.dry_runs: Counter[str] = Counter()
         """Dry runs of applies, by plural and name."""
 
@@ -175,6 +183,7 @@ class MemoryApi:
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         """A read."""
         self.reads["get", resource.plural] += 1
+        self._knows(resource)
         found = self.shown().get(self._key(resource, namespace, name))
         if found is None:
             raise NotFoundError(f"{resource.plural} {name}")
@@ -261,7 +270,12 @@ class MemoryApi:
     def _begin(self, verb: str, resource: Resource) -> None:
         right = _RIGHTS.get(verb)
         assert right is None or right in resource.verbs, f"the operator asks for no right to {right} {resource.plural}"
+        self._knows(resource)
         self.writes += 1
+
+    def _knows(self, resource: Resource) -> None:
+        if resource in self.unknown:
+            raise UnknownKindError(resource.plural)
 
     def _end(self, answer: Object) -> Object:
         return answer

@@ -13,10 +13,13 @@ _SERVED = ("asked_strategies", "classes", "gate", "lifecycle", "outcomes", "para
 _RELEASED = ("admission_policies", "chart")
 #: Files whose tests change the CRD for a while, or look at it.
 _OF_THE_CRD = ("doctor", "manifests", "missing_objects", "upgrades")
+#: Files whose tests install CRDs of others, and remove them.
+_OF_OTHERS_CRDS = ("gateways",)
 _TOGETHER = {
     **{f"tests/engine/test_{name}.py": "the shared server" for name in _SERVED},
     **{f"tests/apiserver/test_{name}.py": name for name in _RELEASED},
     **{f"tests/apiserver/test_{name}.py": "the CRD" for name in _OF_THE_CRD},
+    **{f"tests/apiserver/test_{name}.py": "CRDs of others" for name in _OF_OTHERS_CRDS},
 }
 #: A file's tests share fixtures there, but for those of this one.
 _BY_FILE, _BY_TEST = "tests/engine/", "tests/engine/test_own_tests.py"

@@ -27,6 +27,8 @@ _RESOURCES = (
     resources.SERVICES,
     resources.DISRUPTION_BUDGETS,
     resources.NETWORK_POLICIES,
+    resources.HTTP_ROUTES,
+    resources.INFERENCE_POOLS,
     resources.REVISIONS,
     resources.VOLUME_CLAIMS,
     resources.JOBS,

@@ -10,6 +10,7 @@ from typing import Any
 from flyball_lab.harness.manifests import DROP, Wrong
 from support.wrong_batching import WRONG_BATCHING
 from support.wrong_classes import WRONG_CLASSES
+from support.wrong_gateways import WRONG_GATEWAYS
 from support.wrong_models import WRONG_MODELS
 from support.wrong_pods import GPU, WRONG_PODS
 from support.wrong_scaling import WRONG_SCALING
@@ -350,6 +351,7 @@ WRONG = (
     *WRONG_BATCHING,
     *WRONG_STRATEGIES,
     *WRONG_SCALING,
+    *WRONG_GATEWAYS,
     *WRONG_WORKLOADS,
     # Rollout.
     Wrong(

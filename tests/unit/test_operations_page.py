@@ -15,6 +15,7 @@ from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.model_reasons import ModelReason
+from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.filters.filters import HoldReason
@@ -33,6 +34,7 @@ EXPLAINED: tuple[tuple[type[StrEnum], frozenset[str]], ...] = (
     (ReconcileReason, RECONCILER_CONDITIONS),
     (OutdatedReason, frozenset({ConditionType.TEMPLATE_OUTDATED})),
     (ModelReason, frozenset({ConditionType.MODEL_READY})),
+    (RoutedReason, frozenset({ConditionType.ROUTED})),
     (Missing, frozenset({ConditionType.METRICS_AVAILABLE})),
     (Reason, TUNER_CONDITIONS),
     (Limit, frozenset({ConditionType.SCALING_ACTIVE})),

@@ -17,6 +17,7 @@ from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.model_reasons import ModelReason
+from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.reasons import Reason
@@ -101,6 +102,14 @@ def test_ready_and_tuned() -> None:
         " After it was seen: token 19ms, ttft 100 %.",
         About.NEXT: "There is nothing to do.",
     }
+
+
+def test_gateways_that_do_not_lead_to_it() -> None:
+    told = said({"Routed": ("False", RoutedReason.GATEWAY_API_MISSING, "HTTPRoute: the cluster has no such kind")})
+    assert told[About.SERVING].endswith(
+        "pods serve. Gateways do not lead all requests to it: HTTPRoute: the cluster has no such kind."
+    )
+    assert told[About.NEXT] == "Next: Install the CRDs that the message names."
 
 
 def test_what_is_asked_of_the_queue() -> None:
@@ -401,12 +410,14 @@ QUIET = {
     Reason.NOT_OBSERVED,
     Reason.SUFFICIENT,
     ModelReason.DOWNLOADED,
+    RoutedReason.ACCEPTED_BY_GATEWAY,
     Limit.AS_NEEDED,
     Limit.AT_MINIMUM,
     Limit.STABILIZING,
 }
 REASONS = [
-    AcceptedReason, ReconcileReason, OutdatedReason, CauseReason, ModelReason, Missing, Reason, Limit, ScalingReason,
+    AcceptedReason, ReconcileReason, OutdatedReason, CauseReason, ModelReason, RoutedReason, Missing, Reason, Limit,
+    ScalingReason,
 ]  # fmt: skip
 
 

@@ -267,6 +267,13 @@ v1beta1
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]
 {{- end }}
+# Of services with spec.gateway. The cluster may lack these kinds.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, create, patch, delete]
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [get, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]

@@ -69,6 +69,8 @@ class LogEvent(StrEnum):
     """An unexpected error. Please report it, with the exception of that line."""
     RECONCILE_FAILED = "ReconcileFailed"
     """The API server could not be asked, or refused. It is tried again."""
+    ROUTE_REFUSED = "RouteRefused"
+    """The API server refused the HTTPRoute or the InferencePool of a service."""
     SERVICE_EVENT = "ServiceEvent"
     """A Kubernetes event about a service; the message begins with its reason."""
     SHARD_GIVEN_AWAY = "ShardGivenAway"

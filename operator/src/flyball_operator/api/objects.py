@@ -26,10 +26,15 @@ class Kind(StrEnum):
     REVISION = "ControllerRevision"
     VOLUME_CLAIM = "PersistentVolumeClaim"
     JOB = "Job"
+    INFERENCE_POOL = "InferencePool"
+    HTTP_ROUTE = "HTTPRoute"
 
 
-#: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off.
-NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET, Kind.NETWORK_POLICY)
+#: Kinds of the Gateway API, which a cluster may lack. They are not watched.
+ROUTE_KINDS: Final = (Kind.INFERENCE_POOL, Kind.HTTP_ROUTE)
+#: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off,
+#: no route without a gateway.
+NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET, Kind.NETWORK_POLICY, *ROUTE_KINDS)
 
 
 def digest(value: object) -> str:

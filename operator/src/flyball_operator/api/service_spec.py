@@ -1,6 +1,7 @@
 """The spec of an InferenceService as a whole, and the rules that hold between its parts.
 
-The parts are in `spec.py`, `model_source.py`, `workload.py`, `rollout.py`, `scaling.py` and `pod.py`. Pure.
+The parts are in `spec.py`, `model_source.py`, `workload.py`, `rollout.py`, `scaling.py`, `gateway.py` and `pod.py`.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.base import Check, Mode, Model, Overload, without_default
+from flyball_operator.api.gateway import Gateway
 from flyball_operator.api.model_source import ModelSource
 from flyball_operator.api.pod import PodTemplate
 from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
@@ -48,6 +50,7 @@ _OF_OUR_PODS: Final = {
     ("rollout", "rollout"): _REPLACES,
     ("podTemplate", "pod_template"): _REPLACES,
     ("podDisruptionBudget", "pod_disruption_budget"): _MAKES_NONE,
+    ("gateway", "gateway"): _MAKES_NONE,
 }
 
 
@@ -342,6 +345,9 @@ class InferenceServiceSpec(Model):
     volumes and variables, as whoever may create pods can. Default: nothing."""
     pod_disruption_budget: Annotated[DisruptionBudget, Field(json_schema_extra=without_default)] = DisruptionBudget()
     """How many pods a drain of nodes may take at once. Default: one."""
+    gateway: Gateway | None = None
+    """Gateways by which requests find the service: an HTTPRoute leads `/v1` there. The cluster must have the Gateway
+    API. Default: none, the Service alone."""
 
     @property
     def model(self) -> ModelSource:

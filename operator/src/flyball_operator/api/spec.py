@@ -34,7 +34,7 @@ from flyball_operator.api.rules import (
     Refuses,
     Rule,
 )
-from flyball_operator.api.strategies import LiveBatching, LiveQueue, chooses
+from flyball_operator.api.strategies import LARGEST_BATCH, LiveBatching, LiveQueue, chooses
 
 #: vLLM's start-up sizes when `spec.batching` names none: vLLM's own defaults for most devices (arg_utils.py).
 DEFAULT_MAX_NUM_SEQS: Final = 256
@@ -171,7 +171,7 @@ class Batching(Model):
         ),
     )
 
-    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = DEFAULT_MAX_NUM_SEQS
+    max_num_seqs: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = DEFAULT_MAX_NUM_SEQS
     """Most requests that may ever run at once (vLLM's --max-num-seqs). Default: 256, vLLM's own."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = DEFAULT_MAX_NUM_BATCHED_TOKENS
     """Most tokens that one step may ever process (vLLM's --max-num-batched-tokens). Default: 8192, vLLM's own."""

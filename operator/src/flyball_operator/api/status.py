@@ -22,7 +22,7 @@ Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class ConditionType(StrEnum):
-    """Conditions, in the order a reader wants them. The first seven are the reconciler's, the others the tuner's."""
+    """Conditions, in the order a reader wants them. The first eight are the reconciler's, the others the tuner's."""
 
     ACCEPTED = "Accepted"
     PROGRESSING = "Progressing"
@@ -31,6 +31,7 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"
     TEMPLATE_OUTDATED = "TemplateOutdated"
     MODEL_READY = "ModelReady"
+    ROUTED = "Routed"
     METRICS_AVAILABLE = "MetricsAvailable"
     TUNED = "Tuned"
     OBJECTIVES_MET = "ObjectivesMet"
@@ -47,6 +48,7 @@ RECONCILER_CONDITIONS: Final = frozenset(
         ConditionType.STALLED,
         ConditionType.TEMPLATE_OUTDATED,
         ConditionType.MODEL_READY,
+        ConditionType.ROUTED,
     }
 )
 TUNER_CONDITIONS: Final = frozenset(ConditionType) - RECONCILER_CONDITIONS
@@ -62,8 +64,8 @@ class Condition(Model):
     """A Kubernetes condition (meta/v1)."""
 
     type: OpenConditionType
-    """What is claimed: Accepted, Progressing, Available, Ready, Stalled, TemplateOutdated, ModelReady,
-    MetricsAvailable, Tuned, ObjectivesMet or CapacitySufficient."""
+    """What is claimed: Accepted, Progressing, Available, Ready, Stalled, TemplateOutdated, ModelReady, Routed,
+    MetricsAvailable, Tuned, ObjectivesMet, CapacitySufficient or ScalingActive."""
     status: ConditionStatus
     """"True", "False" or "Unknown"."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]

@@ -20,10 +20,10 @@ from flyball_operator.api.rules import Rule
 
 #: Most buckets of prompt lengths, as engines accept them.
 _MOST_BOUNDARIES: Final = 64
-#: The largest number of requests, as of `spec.batching.maxNumSeqs`.
-_LARGEST_BATCH: Final = 65_536
+#: The largest number of requests at once.
+LARGEST_BATCH: Final = 65_536
 
-Requests = Annotated[int, Field(ge=1, le=_LARGEST_BATCH)]
+Requests = Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
 Amount = Annotated[int, Field(ge=1, le=LARGEST_LIMIT)]
 
 
@@ -143,8 +143,7 @@ def chooses(batching: str) -> str:
 
 
 class LiveBatching(Model):
-    """How running engines admit requests from their queue. Changing it rolls no pod. The ceilings that pods start with
-    are `spec.batching`."""
+    """How running engines admit requests; the ceilings are in `spec.batching`. Changing it rolls no pod."""
 
     checks: ClassVar[tuple[Check, ...]] = (
         Check(

@@ -15,6 +15,7 @@ from flyball_engine.contract import Metric
 from flyball_operator.api import names
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
 from flyball_operator.api.containers import Resources, SecretKeyRef
+from flyball_operator.api.gateway import EndpointPicker, FailureMode, Gateway, ParentReference
 from flyball_operator.api.model_source import ModelCache, ModelSource
 from flyball_operator.api.pod import PodTemplate
 from flyball_operator.api.rollout import DisruptionBudget, Rollout
@@ -75,7 +76,10 @@ __all__ = [
     "ConditionType",
     "DecisionStatus",
     "DisruptionBudget",
+    "EndpointPicker",
     "Engine",
+    "FailureMode",
+    "Gateway",
     "InferenceService",
     "InferenceServiceSpec",
     "InferenceServiceStatus",
@@ -93,6 +97,7 @@ __all__ = [
     "OrderStatus",
     "Overload",
     "Parallelism",
+    "ParentReference",
     "PodTemplate",
     "QueuePolicy",
     "Range",

@@ -9,6 +9,7 @@ from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.model_reasons import ModelReason
+from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
@@ -79,6 +80,9 @@ ADVICE: Final[Mapping[str, str]] = {
     ModelReason.HUB_UNREACHABLE: "Wait: it is tried again. Look at HF_ENDPOINT, proxies and NetworkPolicies.",
     ModelReason.LOCK_TIMEOUT: "Wait: it is tried again. Or end the other download into the folder.",
     ModelReason.DOWNLOAD_FAILED: "Wait: it is tried again. Or mend what the message says.",
+    RoutedReason.ROUTE_PENDING: "Wait, then look at the Gateway and its controller.",
+    RoutedReason.REFUSED_BY_GATEWAY: "Mend what the message names, at the Gateway or in spec.gateway.",
+    RoutedReason.GATEWAY_API_MISSING: "Install the CRDs that the message names.",
     Missing.UNREACHABLE: "Check the operator's prometheus.url, and whether Prometheus runs.",
     Missing.UNAUTHORIZED: "Set or renew the operator's credentials for Prometheus.",
     Missing.FORBIDDEN: "Let the operator's account read metrics.",

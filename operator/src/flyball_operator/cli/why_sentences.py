@@ -101,6 +101,8 @@ def _serving(found: Found) -> Iterator[str]:
         yield f"{found.where} is scaled to 0: nothing serves, as was asked for."
     else:
         yield f"{found.where} is Ready: {found.status.ready_replicas} of {found.status.replicas} pods serve."
+    if accepted is not None and accepted.status == "True" and (lost := found.says(ConditionType.ROUTED, "False")):
+        yield f"Gateways do not lead all requests to it: {sentence(lost.message)}"
     if accepted is not None and accepted.reason == AcceptedReason.UNKNOWN_ANNOTATION:
         yield sentence(accepted.message)
 
@@ -349,7 +351,7 @@ def _reasons(found: Found) -> Iterator[str]:
         yield from (cause for cause in CauseReason if progressing.message.startswith(f"{cause}:"))
     if ready is not None and ready.status != "True":
         yield ready.reason
-    for kind in (ConditionType.METRICS_AVAILABLE, ConditionType.TUNED):
+    for kind in (ConditionType.ROUTED, ConditionType.METRICS_AVAILABLE, ConditionType.TUNED):
         if (one := found.condition(kind)) is not None:
             yield one.reason
     if (scaling := found.condition(ConditionType.SCALING_ACTIVE)) is not None:

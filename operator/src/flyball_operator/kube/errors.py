@@ -2,6 +2,7 @@
 
 ClusterError
 ├── NotFoundError           404
+│   └── UnknownKindError    404 of the path: the API server has no such kind in this version
 ├── AlreadyExistsError      409 on create
 ├── ConflictError           409 otherwise: UID or resource version is another one
 ├── ForbiddenError          403: a missing right, worth another try only after somebody grants it
@@ -23,6 +24,10 @@ class ClusterError(Exception):
 
 class NotFoundError(ClusterError):
     """No such object, or no such kind."""
+
+
+class UnknownKindError(NotFoundError):
+    """The API server has no such kind, or not in this version."""
 
 
 class AlreadyExistsError(ClusterError):
@@ -72,6 +77,9 @@ def from_response(status: int, body: bytes) -> ClusterError:
         message, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
     except (ValueError, AttributeError):
         message, reason = body[:200].decode(errors="replace"), ""
+    if status == 404 and not reason:
+        # Of an object the API server says so in a Status, of a path that it does not serve in plain text.
+        return UnknownKindError(f"{message.strip() or 'no message'} (HTTP {status})")
     if reason == "AlreadyExists":
         return AlreadyExistsError(message)
     if len(message) > _MESSAGE_LENGTH:

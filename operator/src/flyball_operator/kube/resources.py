@@ -49,6 +49,10 @@ REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", (*READ, *WRITE,
 VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", READ + WRITE)
 #: Of models that are downloaded once.
 JOBS: Final = Resource("batch", "v1", "jobs", ("list", "watch", "create", "delete"))
+#: Of services that name a gateway. A cluster may lack both kinds, and a namespace the rights: the service's condition
+#: Routed tells. So neither is watched or listed, and the start check asks for none of these rights.
+INFERENCE_POOLS: Final = Resource("inference.networking.k8s.io", "v1", "inferencepools", ("get", *WRITE, "delete"))
+HTTP_ROUTES: Final = Resource("gateway.networking.k8s.io", "v1", "httproutes", ("get", *WRITE, "delete"))
 #: Read only, for what lies between a Deployment and its pods (`api.membership`).
 REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
 PODS: Final = Resource("", "v1", "pods", READ)
@@ -85,7 +89,11 @@ OWNED: Final = {
     Kind.REVISION: REVISIONS,
     Kind.VOLUME_CLAIM: VOLUME_CLAIMS,
     Kind.JOB: JOBS,
+    Kind.INFERENCE_POOL: INFERENCE_POOLS,
+    Kind.HTTP_ROUTE: HTTP_ROUTES,
 }
+#: Of these, what the settings of the operator or its services ask for.
+_ASKED_FOR: Final = (NETWORK_POLICIES, INFERENCE_POOLS, HTTP_ROUTES)
 
 #: What of a service carries its labels, and is watched and listed by them.
 _LABELLED: Final = (
@@ -104,7 +112,7 @@ _LABELLED: Final = (
 WATCHED: Final = (
     INFERENCE_SERVICES,
     INFERENCE_SERVICE_STATUS,
-    *(resource for resource in OWNED.values() if resource is not NETWORK_POLICIES),
+    *(resource for resource in OWNED.values() if resource not in _ASKED_FOR),
     REPLICA_SETS,
     PODS,
     ENDPOINT_SLICES,

@@ -13,12 +13,12 @@ from datetime import datetime
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
 from flyball_operator.api.membership import Owner, members
-from flyball_operator.api.objects import Kind, Object, controlled_by, name, uid
+from flyball_operator.api.objects import ROUTE_KINDS, Kind, Object, controlled_by, name, uid
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.errors import NotFoundError
+from flyball_operator.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError, UnknownKindError
 from flyball_operator.kube.resources import (
     ENDPOINT_SLICES,
     EVENTS,
@@ -30,7 +30,7 @@ from flyball_operator.kube.resources import (
     REVISIONS,
     Resource,
 )
-from flyball_operator.reconcile.plan import pod, workload
+from flyball_operator.reconcile.plan import pod, routing, workload
 from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pod_to_ask_about
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
@@ -77,13 +77,15 @@ class SnapshotReader:
             self._list(ENDPOINT_SLICES, key, f"kubernetes.io/service-name={key.name}"),
             self._jobs(key, desire),
         )
+        routes, unreadable = await self._routes(key, desire)
         own = Owner(key.namespace, key.name, desire.meta.uid)
         mine = members(own, pods, replica_sets, objects.get(Kind.DEPLOYMENT))
         snapshot = Snapshot(
             desire=desire,
             now=now,
             config=self._config,
-            objects=objects,
+            objects=objects | routes,
+            unreadable=unreadable,
             revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
             pods=mine,
             jobs=jobs,
@@ -109,6 +111,23 @@ class SnapshotReader:
         gets = (self._get(OWNED[kind], Key(key.namespace, called)) for kind, called in names_by_kind.items())
         read = zip(names_by_kind, await asyncio.gather(*gets), strict=True)
         return {kind: _typed(found, kind) for kind, found in read if found is not None}
+
+    async def _routes(self, key: Key, desire: Desire) -> tuple[dict[Kind, Object], dict[Kind, str]]:
+        """The route and pool of a service that names a gateway, or did; and kinds that cannot be read."""
+        found: dict[Kind, Object] = {}
+        unreadable: dict[Kind, str] = {}
+        for kind in ROUTE_KINDS if routing.concerns(desire) else ():
+            try:
+                found[kind] = _typed(await self._api.get(OWNED[kind], key.namespace, key.name), kind)
+            except UnknownKindError:
+                unreadable[kind] = ""
+            except UnauthorizedError:
+                raise
+            except ForbiddenError as error:
+                unreadable[kind] = str(error)
+            except NotFoundError:
+                continue
+        return found, unreadable
 
     async def _jobs(self, key: Key, desire: Desire) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
         """Jobs of a service that has a model cache, or may have had one, and pods of these Jobs. Most have none.

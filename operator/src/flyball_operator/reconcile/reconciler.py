@@ -19,7 +19,7 @@ from cachetools import LRUCache
 
 from flyball_operator.api.desire import Desire, read_desire
 from flyball_operator.api.log_events import LogEvent, logged
-from flyball_operator.api.objects import Kind
+from flyball_operator.api.objects import ROUTE_KINDS, Kind
 from flyball_operator.api.service_key import Key
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import (
@@ -66,8 +66,8 @@ class _AdoptionRefusedError(Exception):
     """The API server refused this operator's template, which the service would have taken by itself; its words."""
 
 
-class _ModelRefusedError(Exception):
-    """The API server refused the Job that downloads the model, or the claim for it; its words."""
+class _RefusedAsideError(Exception):
+    """The API server refused what no pod waits for that serves: something of the model or of the route; its words."""
 
     def __init__(self, kind: Kind, words: str) -> None:
         super().__init__(words)
@@ -173,7 +173,7 @@ class Reconciler:
         if why == "" or not await self._hold(key.namespace):
             return None
         if why is None:
-            return None if self._steady.has(key) else await self.reconcile(key)
+            return None if self._steady.has(key, self._now()) else await self.reconcile(key)
         with suppress(ForbiddenError, NotFoundError):
             await self._report_unwatched(key, why)
         return None
@@ -195,7 +195,7 @@ class Reconciler:
         """
         refused: dict[Kind, DryRun] = {}
         adoption_refused = ""
-        model_refused: dict[Kind, str] = {}
+        refused_aside: dict[Kind, str] = {}
         for _ in range(ROUNDS):
             known = self._steady.known(key)
             seen = await self._reader.read(key, now=self._now(), epoch=self._leadership.epoch)
@@ -210,8 +210,9 @@ class Reconciler:
                 dry_runs={**self._dry_runs.get(uid, {}), **refused},
                 turn=self._adoptions.turn(key, seen.snapshot.now),
                 adoption_refused=adoption_refused,
-                job_refused=model_refused.get(Kind.JOB, ""),
-                claim_refused=model_refused.get(Kind.VOLUME_CLAIM, ""),
+                job_refused=refused_aside.get(Kind.JOB, ""),
+                claim_refused=refused_aside.get(Kind.VOLUME_CLAIM, ""),
+                route_refused=next((refused_aside[kind] for kind in ROUTE_KINDS if kind in refused_aside), ""),
             )
             seen = replace(seen, snapshot=remembered)
             plan = make_plan(seen.snapshot)
@@ -237,14 +238,9 @@ class Reconciler:
                     extra=logged(LogEvent.ADOPTION_REFUSED, key.namespace, key.name),
                 )
                 adoption_refused = str(error)
-            except _ModelRefusedError as error:
-                log.warning(
-                    "%s: the Job or claim for the model is refused: %s",
-                    key,
-                    error,
-                    extra=logged(LogEvent.DOWNLOAD_REFUSED, key.namespace, key.name),
-                )
-                model_refused[error.kind] = str(error)
+            except _RefusedAsideError as error:
+                _log_refused_aside(key, error)
+                refused_aside[error.kind] = str(error)
             except (ConflictError, AlreadyExistsError, NotFoundError) as error:
                 log.info(
                     "%s: changed meanwhile, looking again: %s",
@@ -296,9 +292,10 @@ class Reconciler:
                 await carry_out(self._api, key.namespace, intent)
             except (InvalidObjectError, ForbiddenError) as error:
                 words = f"{describe(intent)}: {error}"
-                if intent.kind is Kind.VOLUME_CLAIM or (intent.kind is Kind.JOB and isinstance(intent, Create)):
+                aside = (Kind.VOLUME_CLAIM, *ROUTE_KINDS)
+                if intent.kind in aside or (intent.kind is Kind.JOB and isinstance(intent, Create)):
                     # Whatever serves does so without it.
-                    raise _ModelRefusedError(intent.kind, words) from error
+                    raise _RefusedAsideError(intent.kind, words) from error
                 if plan.adopts:
                     # What serves shall go on, and follow its spec.
                     raise _AdoptionRefusedError(words) from error
@@ -327,6 +324,23 @@ class Reconciler:
         for event in plan.events:
             await self._events.post_about(meta, type=event.type, reason=event.reason, message=event.message)
         return read_desire(written, desire)
+
+
+def _log_refused_aside(key: Key, error: _RefusedAsideError) -> None:
+    if error.kind in ROUTE_KINDS:
+        log.warning(
+            "%s: the route to the service is refused: %s",
+            key,
+            error,
+            extra=logged(LogEvent.ROUTE_REFUSED, key.namespace, key.name),
+        )
+        return
+    log.warning(
+        "%s: the Job or claim for the model is refused: %s",
+        key,
+        error,
+        extra=logged(LogEvent.DOWNLOAD_REFUSED, key.namespace, key.name),
+    )
 
 
 def _answered(snapshot: Snapshot) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from cachetools import LRUCache
@@ -19,20 +20,24 @@ from flyball_operator.api.service_key import Key
 from flyball_operator.kube.cache import Cache
 from flyball_operator.reconcile.plan.intents import Plan
 from flyball_operator.reconcile.plan.snapshot import Snapshot
-from flyball_operator.reconcile.plan.steady import considered, is_steady, versions
+from flyball_operator.reconcile.plan.steady import considered, good_until, is_steady, versions
 
 _REMEMBERED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The service as a look left it, and versions by UID: of what was `read`, and of what was `known` before."""
+    """The service as a look left it, and versions by UID: of what was `read`, and of what was `known` before.
+
+    `until`: when it is too old, None for never.
+    """
 
     uid: str
     version: int
     considered: str
     read: Mapping[str, int]
     known: Mapping[str, int]
+    until: datetime | None
 
 
 class SteadyServices:
@@ -53,19 +58,21 @@ class SteadyServices:
         ordered = all([_version(left), *(version for uid, version in read.items() if uid != left.meta.uid)])
         if ordered and is_steady(snapshot, plan, left):
             unread = {uid: version for uid, version in known.items() if uid not in read}
-            self._looks[key] = _Look(left.meta.uid, _version(left), considered(left), read, unread)
+            self._looks[key] = _Look(
+                left.meta.uid, _version(left), considered(left), read, unread, good_until(snapshot)
+            )
         else:
             self._looks.pop(key, None)
 
-    def has(self, key: Key) -> bool:
+    def has(self, key: Key, now: datetime) -> bool:
         """Whether another look would see what the last one saw."""
         look = self._looks.get(key)
-        if look is None:
+        if look is None or (look.until is not None and now >= look.until):
             return False
-        now = self._cache.versions.of(key)
+        shown = self._cache.versions.of(key)
         # A watch may be behind what was read, so an older version is none to look at. What is missing is: it is gone.
-        if not look.read.keys() <= now.keys() or any(
-            version > look.read.get(uid, look.known.get(uid, -1)) for uid, version in now.items()
+        if not look.read.keys() <= shown.keys() or any(
+            version > look.read.get(uid, look.known.get(uid, -1)) for uid, version in shown.items()
         ):
             return False
         desire = self._cache.services.get(look.uid)

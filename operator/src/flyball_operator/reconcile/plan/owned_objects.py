@@ -17,6 +17,8 @@ API_VERSIONS: Final[Mapping[Kind, str]] = {
     Kind.REVISION: "apps/v1",
     Kind.VOLUME_CLAIM: "v1",
     Kind.JOB: "batch/v1",
+    Kind.INFERENCE_POOL: "inference.networking.k8s.io/v1",
+    Kind.HTTP_ROUTE: "gateway.networking.k8s.io/v1",
 }
 
 #: Value of `app.kubernetes.io/name` on all owned objects.

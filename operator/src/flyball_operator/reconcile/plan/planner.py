@@ -22,6 +22,7 @@ from flyball_operator.reconcile.plan import (
     model_claim,
     network_policy,
     revision,
+    routing,
     service,
     settling,
     status,
@@ -67,8 +68,10 @@ def plan(snapshot: Snapshot) -> Plan:
     # A claim may stay for as long as a pod uses it; its watch tells when it is gone.
     leaving = any(being_deleted(found) for kind, found in snapshot.objects.items() if kind in NAMED_KINDS)
     looks = [_LEAVING_SECONDS] if leaving else []
+    routed = routing.state(wanted_service, snapshot)
     times = (
         rollout.again,
+        routed.again if routed is not None else None,
         look_again((*snapshot.pods, *snapshot.job_pods), snapshot.now),
         model.again if model is not None else None,
     )
@@ -109,17 +112,24 @@ def _intents(
         yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, runs, live.get(Kind.DEPLOYMENT)), live)
     yield from _ensure(Kind.SERVICE, service.render(meta, model_cache.shown_template(model, snapshot, rollout)), live)
     budget = disruption_budget.render(wanted)
-    if budget is not None:
-        yield from _ensure(Kind.DISRUPTION_BUDGET, budget, live)
-    elif (ours := snapshot.own(Kind.DISRUPTION_BUDGET)) is not None and not being_deleted(ours):
-        yield Delete(Kind.DISRUPTION_BUDGET, name(ours), uid(ours))
+    yield from _keep(Kind.DISRUPTION_BUDGET, budget, snapshot)
     for other in revision.surplus(rollout.kept, {rollout.current.spec_hash, rollout.history.good}):
         if other.live is not None and not being_deleted(other.live):
             yield Delete(Kind.REVISION, name(other.live), uid(other.live))
-    # Last, so that a claim or a Job that is refused holds up nothing else.
+    # Last, so that a claim, a Job or a route that is refused holds up nothing else.
     if (claim := model_claim.wanted(wanted, snapshot)) is not None:
         yield from _ensure(Kind.VOLUME_CLAIM, claim, live)
     yield from model_cache.intents(wanted, snapshot, model)
+    for kind, body in routing.changes(wanted, snapshot):
+        yield from _keep(kind, body, snapshot)
+
+
+def _keep(kind: Kind, wanted: Object | None, snapshot: Snapshot) -> Iterator[Intent]:
+    """What brings an object to what is wanted, or removes the service's own where nothing is."""
+    if wanted is not None:
+        yield from _ensure(kind, wanted, snapshot.objects)
+    elif (ours := snapshot.own(kind)) is not None and not being_deleted(ours):
+        yield Delete(kind, name(ours), uid(ours))
 
 
 def _ensure(kind: Kind, wanted: Object, objects: Mapping[Kind, Object]) -> Iterator[Intent]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controlled_by
+from flyball_operator.api.objects import NAMED_KINDS, ROUTE_KINDS, Kind, Object, controlled_by
 from flyball_operator.reconcile.plan.adoption import NEVER, Turn
 from flyball_operator.reconcile.plan.fields import Path
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
@@ -37,8 +37,9 @@ class Config:
 
     @property
     def named_kinds(self) -> tuple[Kind, ...]:
-        """Kinds of which a service owns one of its own name. Without the setting, NetworkPolicies may not be read."""
-        return tuple(kind for kind in NAMED_KINDS if kind is not Kind.NETWORK_POLICY or self.ingress_peers is not None)
+        """Kinds of which a service owns one of its own name, whatever its spec. NetworkPolicies need the setting."""
+        beside = {*ROUTE_KINDS, *({Kind.NETWORK_POLICY} if self.ingress_peers is None else ())}
+        return tuple(kind for kind in NAMED_KINDS if kind not in beside)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class Snapshot:
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
     the API server would make of an apply. `turn`: whether the service may adopt this operator's template by itself.
     `adoption_refused`: the API server's words when it refused that just now. `job_refused` and `claim_refused`: when it
-    refused a Job or the claim.
+    refused a Job or the claim. `route_refused`: when it refused the route or the pool. `unreadable`: kinds of
+    `ROUTE_KINDS` that could not be read, with its words; none where it has no such kind.
     `workload`: pods that others make, None where Flyball makes them; then there are no objects of the service's name.
     """
 
@@ -114,6 +116,8 @@ class Snapshot:
     adoption_refused: str = ""
     job_refused: str = ""
     claim_refused: str = ""
+    route_refused: str = ""
+    unreadable: Mapping[Kind, str] = field(default_factory=dict)
     workload: WorkloadPods | None = None
 
     def own(self, kind: Kind) -> Object | None:

@@ -1,13 +1,14 @@
-"""The reconciler's part of the status: seven conditions, each decided by a chain of rules whose first answer counts.
+"""The reconciler's part of the status: eight conditions, each decided by a chain of rules whose first answer counts.
 
 `Accepted`: can be acted upon. `Progressing`: whether pods are, or are being brought, as asked for (as a Deployment's:
 False is trouble). `Available`: at least one Ready endpoint, of whatever generation; not the Deployment's word, which
 says Available at none ready where one of one may be unavailable. `Ready`: all that this generation asks for runs and
 serves. `Stalled`: it will not without somebody's help. `TemplateOutdated`: this operator would make the pods otherwise,
 and what comes of that. These two are there only while they are True, as kstatus has it. `ModelReady`: whether the
-volume of `spec.model.cache` has the model; there only where a cache is asked for. What waits for a rollout
-(`kubectl wait`, Helm 4, Flux) looks at `Ready` and `Stalled`, at this `observedGeneration`. Reasons are below, in
-`adoption.OutdatedReason`, in `model_reasons.ModelReason` and in `cause.CauseReason`. Pure.
+volume of `spec.model.cache` has the model; there only where a cache is asked for. `Routed`: whether the gateways of
+`spec.gateway` lead requests to the service; there only with it. What waits for a rollout (`kubectl wait`, Helm 4, Flux)
+looks at `Ready` and `Stalled`, at this `observedGeneration`. Reasons are below, in
+`adoption.OutdatedReason`, in `model_reasons.ModelReason`, in `routing.RoutedReason` and in `cause.CauseReason`. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 from flyball_operator.api.objects import Kind, Object, controlled_by, timestamp, uid
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, Condition, ConditionType, InferenceService
-from flyball_operator.reconcile.plan import history, model_cache, revision, service
+from flyball_operator.reconcile.plan import history, model_cache, revision, routing, service
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.adoption import NEVER, OutdatedReason, Standing
 from flyball_operator.reconcile.plan.causes import ready_templates
@@ -29,6 +30,7 @@ from flyball_operator.reconcile.plan.model_cache import ModelState
 from flyball_operator.reconcile.plan.model_reasons import ModelReason
 from flyball_operator.reconcile.plan.owned_objects import selector_text
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, Stage
+from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: Least seconds between two status writes that change no condition.
@@ -93,6 +95,11 @@ class ConditionClaim:
     message: str
 
 
+_NOT_ACCEPTED: Final = ConditionClaim(
+    False, ReconcileReason.NOT_ACCEPTED, "nothing is changed while the service is not accepted"
+)
+
+
 def ready_endpoints(snapshot: Snapshot) -> int:
     """Ready endpoints of our own Service, as kube-proxy sees them; neither a foreign Service's nor a foreign pod's."""
     front = snapshot.own(Kind.SERVICE)
@@ -131,7 +138,18 @@ def claims(
         found[ConditionType.TEMPLATE_OUTDATED] = outdated
     if model is not None:
         found[ConditionType.MODEL_READY] = ConditionClaim(model.ready, model.reason, model.message)
+    if (routed := _routed(snapshot, rollout)) is not None:
+        found[ConditionType.ROUTED] = routed
     return found
+
+
+def _routed(snapshot: Snapshot, rollout: RolloutDecision | None) -> ConditionClaim | None:
+    wanted = snapshot.desire.service
+    if wanted is None or rollout is None:
+        # It stays, as objects may be there.
+        return _NOT_ACCEPTED if routing.concerns(snapshot.desire) else None
+    found = routing.state(wanted, snapshot)
+    return ConditionClaim(found.routed, found.reason, found.message) if found is not None else None
 
 
 def _model(snapshot: Snapshot, rollout: RolloutDecision | None) -> ModelState | None:
@@ -171,9 +189,7 @@ def _outdated(snapshot: Snapshot, rollout: RolloutDecision) -> ConditionClaim | 
 
 def _progressing(rollout: RolloutDecision | None) -> ConditionClaim:
     if rollout is None:
-        return ConditionClaim(
-            False, ReconcileReason.NOT_ACCEPTED, "nothing is changed while the service is not accepted"
-        )
+        return _NOT_ACCEPTED
     detail = f"{rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
     match rollout.stage:
         case Stage.ROLLED_BACK:
@@ -368,7 +384,7 @@ def events(snapshot: Snapshot, wanted: Object) -> tuple[Event, ...]:
         same = item["type"] == ConditionType.AVAILABLE and good == available
         if not (derived or same):
             reason = str(item["reason"]) if item["reason"] != item["type"] else str(item["type"])
-            begun = reason in (ModelReason.DOWNLOAD_PENDING, ModelReason.DOWNLOADING)
+            begun = reason in (ModelReason.DOWNLOAD_PENDING, ModelReason.DOWNLOADING, RoutedReason.ROUTE_PENDING)
             warned = (not good and not begun) or reason == AcceptedReason.UNKNOWN_ANNOTATION
             transitioned.append(Event("Warning" if warned else "Normal", reason, item["message"]))
     return tuple(transitioned)

@@ -6,13 +6,20 @@ service's own, and what policies make of an apply. A steady service depends on n
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from typing import Final
+
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.objects import NAMED_KINDS, Object, digest, uid, version_of
+from flyball_operator.api.objects import NAMED_KINDS, ROUTE_KINDS, Object, digest, uid, version_of
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType
+from flyball_operator.reconcile.plan import routing
 from flyball_operator.reconcile.plan.adoption import NEVER, Standing
 from flyball_operator.reconcile.plan.intents import Plan
 from flyball_operator.reconcile.plan.pods import has
 from flyball_operator.reconcile.plan.snapshot import Snapshot
+
+#: Resyncs come a tenth earlier or later. Each is to find the last look too old.
+_BEFORE_A_RESYNC: Final = 0.8
 
 
 def is_steady(snapshot: Snapshot, plan: Plan, left: Desire) -> bool:
@@ -55,10 +62,17 @@ def considered(desire: Desire) -> str:
     )
 
 
+def good_until(snapshot: Snapshot) -> datetime | None:
+    """When to look again in any case: nobody tells when a kind changes that is not watched. None: never."""
+    if not routing.concerns(snapshot.desire):
+        return None
+    return snapshot.now + timedelta(seconds=snapshot.config.resync_seconds * _BEFORE_A_RESYNC)
+
+
 def versions(snapshot: Snapshot) -> dict[str, int]:
-    """Versions of the objects in a snapshot, by UID; of the service, which is compared by its content, none."""
+    """Versions of the watched objects in a snapshot, by UID; of the service, which is compared by its content, none."""
     found: list[Object] = [
-        *snapshot.objects.values(),
+        *(found for kind, found in snapshot.objects.items() if kind not in ROUTE_KINDS),
         *snapshot.revisions,
         *snapshot.pods,
         *snapshot.slices,
