@@ -314,7 +314,7 @@ class Tuning(Model):
     )
 
     mode: Mode = Mode.AUTO
-    """Disabled: run at the upper bounds. Recommend: show in status. Auto: decide and apply. Default: Auto."""
+    """Disabled: run at the upper bounds. Recommend: show decisions in status. Auto: apply them. Default: Auto."""
     overload: Overload = Overload.QUEUE
     """What happens to more requests than the objectives allow. Queue: all wait, and `order`
     decides which are late. Shed: a request whose first token cannot come in time any more is refused with
