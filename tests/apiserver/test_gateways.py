@@ -109,5 +109,6 @@ def test_a_route_is_made_once_the_cluster_knows_such_goes_with_the_field_and_nev
         version = {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute"}
         apply({**version, "metadata": {"name": "chat"}, "spec": {"hostnames": ["theirs.example.com"]}}, namespace=place)
         patch(RESOURCE, "chat", {"spec": {"gateway": EXAMPLE}}, namespace=place)
-        assert expect_condition(place, "Accepted", "False", "NameConflict").startswith("HTTPRoute chat has no owner")
+        assert expect_condition(place, "Routed", "False", "NameConflict").startswith("HTTPRoute chat has no owner")
+        assert condition(place, "Ready")[0] == "True", "pods and Service need no route"
         assert one("httproute", place)["spec"]["hostnames"] == ["theirs.example.com"]

@@ -11,7 +11,14 @@ import pytest
 from kubernetes.aio import client, config
 
 from flyball_operator.kube.api import KubeApi, NeverLeading, Unfenced
-from flyball_operator.kube.errors import ClusterError, NotLeadingError, UnavailableError
+from flyball_operator.kube.errors import (
+    ClusterError,
+    NotFoundError,
+    NotLeadingError,
+    UnavailableError,
+    UnknownKindError,
+    from_response,
+)
 from flyball_operator.kube.resources import LEASES
 
 
@@ -76,6 +83,19 @@ def test_whatever_goes_wrong_is_an_unavailable_server(monkeypatch: pytest.Monkey
 def test_every_refusal_is_one_of_our_errors(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     with pytest.raises(ClusterError):
         asyncio.run(api(monkeypatch, Client(Answer(b'{"message": "no"}', status))).get(LEASES, "ns", "lease"))
+
+
+@pytest.mark.parametrize(
+    ("body", "unknown"),
+    [
+        (b"404 page not found\n", True),
+        (b'{"kind": "Status", "message": "httproutes chat not found", "reason": "NotFound", "code": 404}', False),
+    ],
+)
+def test_a_kind_that_is_not_there_is_told_from_an_object_that_is_not(body: bytes, unknown: bool) -> None:
+    error = from_response(404, body)
+    assert isinstance(error, NotFoundError)
+    assert isinstance(error, UnknownKindError) is unknown
 
 
 def test_without_the_lease_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flyball_operator.api.objects import timestamp
-from flyball_operator.kube.errors import ForbiddenError
+from flyball_operator.kube.errors import ClusterError, ForbiddenError, UnavailableError
 from flyball_operator.kube.resources import HTTP_ROUTES, INFERENCE_POOLS, INFERENCE_SERVICES, SERVICES, Resource
 from support.memory_api import CrashError, MemoryApi, Object
 from support.memory_cluster import MemoryCluster, service
@@ -24,19 +24,19 @@ YES: dict[str, str] = {"Accepted": "True", "ResolvedRefs": "True"}
 class ForbiddingApi(MemoryApi):
     """Refuses verbs on kinds of the Gateway API."""
 
-    def __init__(self, *verbs: str) -> None:
+    def __init__(self, *verbs: str, error: type[ClusterError] = ForbiddenError) -> None:
         super().__init__()
-        self.verbs = verbs
+        self.verbs, self.error = verbs, error
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         """A read."""
         if "get" in self.verbs and resource in KINDS:
-            raise ForbiddenError(f"cannot get {resource.plural}")
+            raise self.error(f"cannot get {resource.plural}")
         return await super().get(resource, namespace, name)
 
     def _begin(self, verb: str, resource: Resource) -> None:
         if verb in self.verbs and resource in KINDS:
-            raise ForbiddenError(f"cannot {verb} {resource.plural}")
+            raise self.error(f"cannot {verb} {resource.plural}")
         super()._begin(verb, resource)
 
 
@@ -87,6 +87,13 @@ def answers(
 
     world.api.edit(resource, "chat", change)
     world.settle()
+
+
+def made_now(world: MemoryCluster) -> None:
+    """Route and pool are so young that gateways may be about to answer."""
+    made = timestamp(world.now)
+    for kind in KINDS:
+        world.api.edit(kind, "chat", lambda found: found["metadata"].update(creationTimestamp=made))
 
 
 def spec(world: MemoryCluster, resource: Resource = HTTP_ROUTES) -> Object:
@@ -147,10 +154,13 @@ def test_a_foreign_object_of_that_name_is_left_alone(resource: Resource) -> None
     theirs = {"metadata": {"name": "chat", "namespace": "ns"}, "spec": {"theirs": True}}
     world.api.put(resource, theirs)
     world.apply(service(spec__gateway=PICKED))
-    assert world.condition("Accepted") == ("False", "NameConflict")
-    assert world.condition("Routed") == ("False", "NotAccepted")
+    assert world.condition("Accepted") == ("True", "Accepted"), "pods and Service need no route"
+    assert world.condition("Ready") == ("True", "Serving")
+    assert world.condition("Routed") == ("False", "NameConflict")
+    assert "kubectl delete" in world.message("Routed")
+    assert [len(world.api.find(kind)) for kind in KINDS if kind is not resource] == [0], "no half of the way is made"
     change_gateway(world, None)
-    assert world.condition("Accepted") == ("True", "Accepted"), "where none is made, the name is anybody's"
+    assert "Routed" not in world.conditions(), "where none is made, the name is anybody's"
     assert spec(world, resource) == {"theirs": True}
 
 
@@ -160,20 +170,20 @@ def test_it_is_routed_once_every_gateway_has_accepted_route_and_pool() -> None:
     answers(world)
     assert world.condition("Routed") == ("False", "RoutePending")
     assert "HTTPRoute on Gateway ns/inner (https)" in world.message("Routed")
-    both = [{"parentRef": one, "conditions": _conditions(world)} for one in (EDGE, inner)]
+    both = [_answer(one) for one in (EDGE, inner)]
     world.api.edit(HTTP_ROUTES, "chat", lambda found: found.update(status={"parents": both}))
-    world.settle()
+    made_now(world)
+    world.look()
     assert world.message("Routed").startswith("InferencePool on Gateway infra/edge")
-    pools: list[Object] = [
-        {"parentRef": {**one, "sectionName": ""}, "conditions": _conditions(world)} for one in (EDGE, inner)
-    ]
+    pools = [_answer({**one, "sectionName": ""}) for one in (EDGE, inner)]
     world.api.edit(INFERENCE_POOLS, "chat", lambda found: found.update(status={"parents": pools}))
     world.settle()
     assert world.condition("Routed") == ("True", "AcceptedByGateway")
 
 
-def _conditions(world: MemoryCluster) -> list[Object]:
-    return [{"type": kind, "status": "True", "reason": kind, "message": ""} for kind in YES]
+def _answer(parent: Object) -> Object:
+    conditions = [{"type": kind, "status": "True", "reason": kind, "message": ""} for kind in YES]
+    return {"parentRef": parent, "conditions": conditions}
 
 
 @pytest.mark.parametrize("refused", YES)
@@ -237,6 +247,53 @@ def test_what_the_api_server_refuses_of_it_holds_up_nothing_else(verb: str) -> N
     api.verbs = ()
     world.settle()
     assert world.condition("Routed") == ("False", "RoutePending")
+
+
+@pytest.mark.parametrize("verb", ["get", "create", "apply"])
+def test_an_api_server_that_cannot_do_it_holds_up_nothing_else(verb: str) -> None:
+    api = ForbiddingApi(error=UnavailableError)
+    world = routed(api=api)
+    api.verbs = (verb,)
+    change_gateway(world, GATEWAY | {"hostnames": ["other.example.com"]})
+    if verb == "create":
+        api.objects.pop((HTTP_ROUTES.plural, "ns", "chat"))
+        world.settle()
+    world.change(lambda found: found["spec"].update(replicas=2))
+    assert world.condition("Routed") == ("False", "RefusedByServer")
+    assert world.condition("Ready") == ("True", "Serving")
+    found = world.api.one(INFERENCE_SERVICES, "chat")
+    assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
+    api.verbs = ()
+    world.settle()
+    assert spec(world)["hostnames"] == ["other.example.com"]
+
+
+def test_who_rewrites_the_route_after_each_apply_is_told_and_the_service_goes_on() -> None:
+    world = routed()
+    for _ in range(4):
+        world.api.edit(HTTP_ROUTES, "chat", lambda found: found["spec"]["rules"][0].update(timeouts={"request": "5s"}))
+        world.settle()
+    assert world.condition("Routed") == ("False", "ChangedByOthers")
+    assert "HTTPRoute chat" in world.message("Routed")
+    assert world.condition("Accepted") == ("True", "Accepted")
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_a_gateway_that_says_nothing_of_pools_is_believed_by_its_answer_on_the_route() -> None:
+    world = routed(PICKED)
+    made_now(world)
+    world.api.edit(HTTP_ROUTES, "chat", lambda found: found.update(status={"parents": [_answer(EDGE)]}))
+    world.look()
+    assert world.condition("Routed") == ("False", "RoutePending")
+    world.settle()
+    assert world.condition("Routed") == ("True", "AcceptedByGateway")
+    answers(world, INFERENCE_POOLS, {**YES, "ResolvedRefs": "False"})
+    assert world.condition("Routed") == ("False", "RefusedByGateway")
+
+
+def test_the_route_says_no_timeout_where_the_gateway_is_to_have_its_own() -> None:
+    world = routed(GATEWAY | {"requestTimeout": "GatewayDefault"})
+    assert "timeouts" not in spec(world)["rules"][0]
 
 
 def test_a_route_that_nobody_may_look_at_is_not_taken_for_gone() -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from flyball_operator.api.service_key import Key
-from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, InferenceServiceStatus
+from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType, InferenceServiceStatus
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from flyball_operator.reconcile.queue import KeyQueue
@@ -35,7 +35,11 @@ def test_the_figures_stay_and_the_conditions_of_the_reconciler_are_unknown() -> 
     kept = ("observedGeneration", "replicas", "readyReplicas", "selector", "url")
     assert [part[field] for field in kept] == [raw["status"][field] for field in kept]
     assert part["epoch"] == 8
-    assert {item["type"] for item in part["conditions"]} == set(RECONCILER_CONDITIONS)
+    assert {item["type"] for item in part["conditions"]} == RECONCILER_CONDITIONS - {ConditionType.ROUTED}
+    raw["status"]["conditions"].append({"type": "Routed", "status": "True"})
+    named = unwatched(raw, "not granted: list pods.core in namespace ns", epoch=8, now=NOW)
+    assert named is not None
+    assert {item["type"] for item in named["conditions"]} == RECONCILER_CONDITIONS, "it names a gateway"
     assert {(item["status"], item["reason"]) for item in part["conditions"]} == {("Unknown", "NamespaceNotWatched")}
     assert all("list pods.core in namespace ns" in item["message"] for item in part["conditions"])
 

@@ -107,7 +107,7 @@ def test_ready_and_tuned() -> None:
 def test_gateways_that_do_not_lead_to_it() -> None:
     told = said({"Routed": ("False", RoutedReason.GATEWAY_API_MISSING, "HTTPRoute: the cluster has no such kind")})
     assert told[About.SERVING].endswith(
-        "pods serve. Gateways do not lead all requests to it: HTTPRoute: the cluster has no such kind."
+        "pods serve. Gateways do not route all requests to it: HTTPRoute: the cluster has no such kind."
     )
     assert told[About.NEXT] == "Next: Install the CRDs that the message names."
 

@@ -25,6 +25,11 @@ Hostname = Annotated[
         "must be a DNS name in lower case without port, such as llm.example.com or *.example.com",
     ),
 ]
+NamespaceName = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    Matches(LABEL, "must be the name of a namespace: a-z, 0-9 and '-'"),
+]
 ServiceName = Annotated[
     str,
     Field(min_length=1, max_length=63),
@@ -44,10 +49,17 @@ class ParentReference(Model):
 
     name: ObjectName
     """Name of the Gateway."""
-    namespace: ObjectName | None = None
+    namespace: NamespaceName | None = None
     """Its namespace. Its listeners must allow routes of the service's namespace. Default: the service's."""
     section_name: ObjectName | None = None
     """Name of one listener of it. Default: all that fit."""
+
+
+class RequestTimeout(StrEnum):
+    """How long gateways let a request take. Unlimited: any time (`timeouts.request: 0s`). GatewayDefault: theirs."""
+
+    UNLIMITED = "Unlimited"
+    GATEWAY_DEFAULT = "GatewayDefault"
 
 
 class EndpointPicker(Model):
@@ -66,8 +78,12 @@ class Gateway(Model):
     """How requests from outside find the service. Changing it rolls no pod."""
 
     parent_refs: Annotated[tuple[ParentReference, ...], Field(min_length=1, max_length=8)]
-    """Gateways that the HTTPRoute hangs on, at least one."""
+    """Gateways that the HTTPRoute attaches to, at least one. Whoever may write it can claim host names there."""
     hostnames: Annotated[tuple[Hostname, ...], Field(max_length=16)] = ()
-    """Host names that the route answers to, such as llm.example.com. Default: all that the listeners have."""
+    """Host names of the route, such as llm.example.com. Services on one Gateway need different ones: of two equal
+    routes the older gets all requests. Default: all that the listeners have."""
+    request_timeout: RequestTimeout = RequestTimeout.UNLIMITED
+    """How long a request may take. Unlimited: any time, since answers are streams. GatewayDefault: the route says
+    nothing, as gateways need that refuse a timeout (GKE). Default: Unlimited."""
     endpoint_picker: EndpointPicker | None = None
-    """With it an InferencePool is made, and the route leads there. Default: none, the route leads to the Service."""
+    """With it an InferencePool is made, and the route goes there. Default: none, the route goes to the Service."""

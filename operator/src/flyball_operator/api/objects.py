@@ -32,9 +32,8 @@ class Kind(StrEnum):
 
 #: Kinds of the Gateway API, which a cluster may lack. They are not watched.
 ROUTE_KINDS: Final = (Kind.INFERENCE_POOL, Kind.HTTP_ROUTE)
-#: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off,
-#: no route without a gateway.
-NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET, Kind.NETWORK_POLICY, *ROUTE_KINDS)
+#: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off.
+NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET, Kind.NETWORK_POLICY)
 
 
 def digest(value: object) -> str:

@@ -346,8 +346,8 @@ class InferenceServiceSpec(Model):
     pod_disruption_budget: Annotated[DisruptionBudget, Field(json_schema_extra=without_default)] = DisruptionBudget()
     """How many pods a drain of nodes may take at once. Default: one."""
     gateway: Gateway | None = None
-    """Gateways by which requests find the service: an HTTPRoute leads `/v1` there. The cluster must have the Gateway
-    API. Default: none, the Service alone."""
+    """Gateways that route `/v1` to the service, by an HTTPRoute. The cluster must have the Gateway API. Default: none,
+    the Service alone."""
 
     @property
     def model(self) -> ModelSource:

@@ -102,7 +102,7 @@ def _serving(found: Found) -> Iterator[str]:
     else:
         yield f"{found.where} is Ready: {found.status.ready_replicas} of {found.status.replicas} pods serve."
     if accepted is not None and accepted.status == "True" and (lost := found.says(ConditionType.ROUTED, "False")):
-        yield f"Gateways do not lead all requests to it: {sentence(lost.message)}"
+        yield f"Gateways do not route all requests to it: {sentence(lost.message)}"
     if accepted is not None and accepted.reason == AcceptedReason.UNKNOWN_ANNOTATION:
         yield sentence(accepted.message)
 

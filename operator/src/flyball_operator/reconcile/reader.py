@@ -18,7 +18,13 @@ from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError, UnknownKindError
+from flyball_operator.kube.errors import (
+    ForbiddenError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownKindError,
+)
 from flyball_operator.kube.resources import (
     ENDPOINT_SLICES,
     EVENTS,
@@ -123,7 +129,7 @@ class SnapshotReader:
                 unreadable[kind] = ""
             except UnauthorizedError:
                 raise
-            except ForbiddenError as error:
+            except (ForbiddenError, UnavailableError) as error:
                 unreadable[kind] = str(error)
             except NotFoundError:
                 continue

@@ -270,6 +270,9 @@ class Reconciler:
                 refused[apply.kind] = admission.refused(snapshot, apply)
                 continue
             except UnavailableError as error:
+                if apply.kind in ROUTE_KINDS:
+                    refused[apply.kind] = admission.refused(snapshot, apply)
+                    continue
                 away = error
                 continue
             before, known[apply.kind] = known.get(apply.kind), answer
@@ -290,7 +293,9 @@ class Reconciler:
         for intent in plan.intents:
             try:
                 await carry_out(self._api, key.namespace, intent)
-            except (InvalidObjectError, ForbiddenError) as error:
+            except (InvalidObjectError, ForbiddenError, UnavailableError) as error:
+                if isinstance(error, UnavailableError) and intent.kind not in ROUTE_KINDS:
+                    raise
                 words = f"{describe(intent)}: {error}"
                 aside = (Kind.VOLUME_CLAIM, *ROUTE_KINDS)
                 if intent.kind in aside or (intent.kind is Kind.JOB and isinstance(intent, Create)):

@@ -71,17 +71,13 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
     if service is None:
         yield Acceptance(False, AcceptedReason.INVALID_SPEC, snapshot.desire.error)
         return
-    gateway = service.spec.gateway
-    asked = {
-        Kind.DISRUPTION_BUDGET: service.spec.pod_disruption_budget.enabled,
-        Kind.INFERENCE_POOL: gateway is not None and gateway.endpoint_picker is not None,
-        Kind.HTTP_ROUTE: gateway is not None,
-    }
     for kind in NAMED_KINDS:
         found = snapshot.objects.get(kind)
-        # Of a kind that is not asked for, the user's own may have this name.
-        if asked.get(kind, True) and found is not None and snapshot.own(kind) is None:
-            yield _conflict(snapshot, found)
+        if kind is Kind.DISRUPTION_BUDGET and not service.spec.pod_disruption_budget.enabled:
+            # The user's own may have this name.
+            continue
+        if found is not None and snapshot.own(kind) is None:
+            yield conflict(snapshot, found)
     if service.spec.governed:
         yield from _misconfigured(snapshot)
     elif service.spec.model.cache is not None and not snapshot.config.plugin_image:
@@ -91,7 +87,8 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
         yield Acceptance(False, AcceptedReason.REFUSED, snapshot.refused)
 
 
-def _conflict(snapshot: Snapshot, found: Object) -> Acceptance:
+def conflict(snapshot: Snapshot, found: Object) -> Acceptance:
+    """What is said of an object of the service's name that is not the service's."""
     meta = snapshot.desire.meta
     what = f"{found['kind']} {meta.name}"
     owner = controller(found)

@@ -1,8 +1,8 @@
-"""The HTTPRoute: `/v1` of the gateways that a service names leads to its Service, or to its InferencePool.
+"""The HTTPRoute: `/v1` of the gateways that a service names goes to its Service, or to its InferencePool.
 
 Only `/v1` is let in, which has the OpenAI API: what else vLLM serves on the port, such as its metrics, stays inside the
-cluster. The route has no time limit: an answer streams for as long as it has tokens, and gateways have limits of
-seconds by default. vLLM ends a request whose client is gone. Limits of connections stay the gateway's. Pure.
+cluster. By default the route has no time limit: an answer streams for as long as it has tokens, and gateways may have
+limits of seconds. vLLM ends a request whose client is gone. Limits of connections stay the gateway's. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from flyball_engine.contract import API_PORT
-from flyball_operator.api.gateway import ParentReference
+from flyball_operator.api.gateway import ParentReference, RequestTimeout
 from flyball_operator.api.objects import Kind, Object
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS, owned
@@ -25,11 +25,12 @@ def render(service: InferenceService) -> Object | None:
     gateway = service.spec.gateway
     if gateway is None:
         return None
-    rule = {
+    rule: Object = {
         "matches": [{"path": {"type": "PathPrefix", "value": _PATH}}],
         "backendRefs": [_backend(service.metadata.name, pool=gateway.endpoint_picker is not None)],
-        "timeouts": {"request": _NO_TIMEOUT},
     }
+    if gateway.request_timeout is RequestTimeout.UNLIMITED:
+        rule["timeouts"] = {"request": _NO_TIMEOUT}
     spec: Object = {"parentRefs": [_parent(one) for one in gateway.parent_refs], "rules": [rule]}
     if gateway.hostnames:
         spec["hostnames"] = list(gateway.hostnames)

@@ -18,6 +18,7 @@ from flyball_operator.api.gateway import Gateway, ParentReference
 from flyball_operator.api.objects import ROUTE_KINDS, Kind, Object, moment
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.reconcile.plan import http_route, inference_pool
+from flyball_operator.reconcile.plan.acceptance import AcceptedReason, conflict
 from flyball_operator.reconcile.plan.model_reasons import one_line
 from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -30,6 +31,8 @@ _ANSWER_SECONDS: Final = 5.0
 _ANSWERING: Final = timedelta(minutes=2)
 #: Seconds after which what the API server refused is asked for again.
 _REFUSED_SECONDS: Final = 60.0
+#: Seconds until the next look at an object that is in the way.
+_CONFLICT_SECONDS: Final = 15.0
 #: Who defines each kind.
 _INSTALL: Final[Mapping[Kind, str]] = {
     Kind.HTTP_ROUTE: "the Gateway API CRDs",
@@ -52,6 +55,10 @@ class RoutedReason(StrEnum):
     """The API server refused the route or the pool, or the rights to read them; the message is its own."""
     GATEWAY_API_MISSING = "GatewayApiMissing"
     """The cluster does not have the kinds; the message names what to install."""
+    NAME_CONFLICT = "NameConflict"
+    """An object of the service's name exists that is not the service's; the message names it and the mend."""
+    CHANGED_BY_OTHERS = "ChangedByOthers"
+    """Others change the route or the pool after each apply; the message names the fields."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,9 @@ def concerns(desire: Desire) -> bool:
 
 def changes(service: InferenceService, snapshot: Snapshot) -> Iterator[tuple[Kind, Object | None]]:
     """Objects to keep, None where one is to be removed. A route never leads to a pool that is not there."""
-    if not _announced(snapshot.desire) or snapshot.route_refused or _absent(service, snapshot) is not None:
+    if not _announced(snapshot.desire) or snapshot.route_refused:
+        return
+    if _hindrance(service, snapshot) is not None:
         return
     pool = inference_pool.render(service)
     if pool is not None:
@@ -93,10 +102,12 @@ def state(service: InferenceService, snapshot: Snapshot) -> RouteState | None:
     gateway = service.spec.gateway
     if gateway is None:
         return _leaving(snapshot)
-    if (kind := _absent(service, snapshot)) is not None:
-        return _unreadable(kind, snapshot)
+    if (hindrance := _hindrance(service, snapshot)) is not None:
+        return hindrance
     if not _announced(snapshot.desire):
         return RouteState(RoutedReason.ROUTE_PENDING, "the HTTPRoute is being made", _ANNOUNCED_SECONDS)
+    if snapshot.route_changed:
+        return RouteState(RoutedReason.CHANGED_BY_OTHERS, snapshot.route_changed)
     return _answered(gateway, snapshot)
 
 
@@ -116,6 +127,28 @@ def _absent(service: InferenceService, snapshot: Snapshot) -> Kind | None:
     return next((kind for kind in reversed(_kinds(service)) if kind in snapshot.unreadable), None)
 
 
+def _hindrance(service: InferenceService, snapshot: Snapshot) -> RouteState | None:
+    """Why the objects cannot be made: a kind that is not there or may not be read, or another's object."""
+    if (kind := _absent(service, snapshot)) is not None:
+        return _unreadable(kind, snapshot)
+    found = _foreign(service, snapshot)
+    return None if found is None else _in_the_way(found, snapshot)
+
+
+def _foreign(service: InferenceService, snapshot: Snapshot) -> Object | None:
+    """An object of the service's name that is not the service's, of a kind that is needed."""
+    kinds = reversed(_kinds(service))
+    found = (snapshot.objects[kind] for kind in kinds if kind in snapshot.objects and snapshot.own(kind) is None)
+    return next(found, None)
+
+
+def _in_the_way(found: Object, snapshot: Snapshot) -> RouteState:
+    said = conflict(snapshot, found)
+    foreign = said.reason is AcceptedReason.NAME_CONFLICT
+    reason = RoutedReason.NAME_CONFLICT if foreign else RoutedReason.ROUTE_PENDING
+    return RouteState(reason, said.message, _CONFLICT_SECONDS)
+
+
 def _unreadable(kind: Kind, snapshot: Snapshot) -> RouteState:
     if words := snapshot.unreadable[kind]:
         return RouteState(RoutedReason.REFUSED_BY_SERVER, f"{kind.value}: {one_line(words)}")
@@ -128,9 +161,10 @@ def _leaving(snapshot: Snapshot) -> RouteState | None:
     left = [kind.value for kind in ROUTE_KINDS if snapshot.own(kind) is not None]
     if left:
         return RouteState(RoutedReason.ROUTE_PENDING, f"{' and '.join(left)}: being removed")
-    # Without the right to look, nobody knows whether a route is left.
-    if _announced(snapshot.desire) and snapshot.unreadable.get(Kind.HTTP_ROUTE):
-        return _unreadable(Kind.HTTP_ROUTE, snapshot)
+    # Who may not look does not know whether a route is left.
+    hidden = next((kind for kind in reversed(ROUTE_KINDS) if snapshot.unreadable.get(kind)), None)
+    if _announced(snapshot.desire) and hidden is not None:
+        return _unreadable(hidden, snapshot)
     return None
 
 
@@ -153,12 +187,15 @@ def _answered(gateway: Gateway, snapshot: Snapshot) -> RouteState:
             if refusal is not None:
                 said = f"{refusal.get('type')} is False, {refusal.get('reason')}: {refusal.get('message')}"
                 return RouteState(RoutedReason.REFUSED_BY_GATEWAY, f"{where}: {one_line(said)}", again)
+            if not answers and kind is Kind.INFERENCE_POOL and not _is_young(live, snapshot):
+                # Some gateways say of pools nothing, but in the route's ResolvedRefs.
+                continue
             if {one.get("type") for one in answers if one.get("status") == "True"} != set(_ANSWERS):
                 pending = pending or f"{where}: its controller has not answered; if it stays so, look at that Gateway"
     if pending:
         return RouteState(RoutedReason.ROUTE_PENDING, pending, again)
     gateways = ", ".join(_named(parent, snapshot) for parent in gateway.parent_refs)
-    return RouteState(RoutedReason.ACCEPTED_BY_GATEWAY, f"{gateways} leads requests to the service")
+    return RouteState(RoutedReason.ACCEPTED_BY_GATEWAY, f"accepted by {gateways}")
 
 
 def _answers(live: Object, parent: ParentReference, namespace: str) -> Iterator[Mapping[str, Any]]:

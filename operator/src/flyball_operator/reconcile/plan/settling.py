@@ -15,7 +15,7 @@ from typing import Final
 
 from flyball_engine.figures import format_duration
 from flyball_operator.api import names
-from flyball_operator.api.objects import Kind, annotation, digest, name
+from flyball_operator.api.objects import ROUTE_KINDS, Kind, annotation, digest, name
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.fields import managers, spelt
@@ -34,7 +34,7 @@ def attempt(snapshot: Snapshot, apply: Apply) -> Attempt:
         return Attempt(of=of, results=frozenset(), at=snapshot.now)
     if _is_recent(snapshot, before):
         return replace(before, results=before.results | {apply.fields}, at=snapshot.now)
-    if apply.fields in before.results and _given_up(snapshot):
+    if apply.fields in before.results and _given_up(snapshot, apply.kind):
         return Attempt(of=of, results=frozenset({apply.fields}), at=snapshot.now, doubt=_changed_after(snapshot, apply))
     return Attempt(of=of, results=frozenset(), at=snapshot.now)
 
@@ -47,8 +47,21 @@ def futile(snapshot: Snapshot, intents: Iterable[Intent]) -> tuple[Apply, ...]:
     )
 
 
+def by_use(applies: Iterable[Apply]) -> tuple[tuple[Apply, ...], tuple[Apply, ...]]:
+    """Those of what serves, and those of the route to it, which is not worth a service that is not accepted."""
+    found = tuple(applies)
+    return (
+        tuple(one for one in found if one.kind not in ROUTE_KINDS),
+        tuple(one for one in found if one.kind in ROUTE_KINDS),
+    )
+
+
 def doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
-    """Objects that were tried again, and have not yet been left alone for a whole resync."""
+    """Objects that were tried again, and have not yet been left alone for a whole resync; but for routes."""
+    return tuple(kind for kind in _doubted(snapshot) if kind not in ROUTE_KINDS)
+
+
+def _doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
     return tuple(
         kind
         for kind, tried in snapshot.attempts.items()
@@ -58,21 +71,33 @@ def doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
 
 def looks(snapshot: Snapshot, given_up: Iterable[Apply]) -> list[float]:
     """Seconds until each of them is tried again, or no longer doubted."""
-    kinds = {*(one.kind for one in given_up), *doubted(snapshot)}
+    kinds = {*(one.kind for one in given_up), *_doubted(snapshot)}
     ages = [(snapshot.now - snapshot.attempts[kind].at).total_seconds() for kind in kinds]
     return [snapshot.config.resync_seconds - age for age in ages]
 
 
 def verdict(snapshot: Snapshot, given_up: Iterable[Apply], undone: Iterable[Apply]) -> Acceptance:
     """Names the objects, their fields, and who changes them after an apply (`given_up`) or in it (`undone`)."""
-    after = {kind: snapshot.attempts[kind].doubt for kind in doubted(snapshot)}
+    words = _words(snapshot, doubted(snapshot), given_up, undone)
+    return Acceptance(False, AcceptedReason.CHANGED_BY_OTHERS, words)
+
+
+def route_words(snapshot: Snapshot, given_up: Iterable[Apply], undone: Iterable[Apply]) -> str:
+    """The same of the route and the pool, empty if nobody changes them."""
+    kinds = tuple(kind for kind in _doubted(snapshot) if kind in ROUTE_KINDS)
+    given_up, undone = tuple(given_up), tuple(undone)
+    return _words(snapshot, kinds, given_up, undone) if kinds or given_up or undone else ""
+
+
+def _words(snapshot: Snapshot, doubts: Iterable[Kind], given_up: Iterable[Apply], undone: Iterable[Apply]) -> str:
+    after = {kind: snapshot.attempts[kind].doubt for kind in doubts}
     after |= {one.kind: _changed_after(snapshot, one) for one in given_up}
     within = {one.kind: _changed_within(snapshot, one) for one in undone}
     sentences = [found[kind] for kind in Kind for found in (within, after) if kind in found]
     sentences.append("Exempt the object, or ask for the same in the spec.")
     again = format_duration(snapshot.config.resync_seconds)
     sentences.append(f"It is applied again when the spec or another of its fields changes, and every {again}.")
-    return Acceptance(False, AcceptedReason.CHANGED_BY_OTHERS, " ".join(sentences))
+    return " ".join(sentences)
 
 
 def _changed_within(snapshot: Snapshot, apply: Apply) -> str:
@@ -97,12 +122,11 @@ def _fields(snapshot: Snapshot, apply: Apply) -> str:
     return f"{apply.kind.value} {name(snapshot.objects[apply.kind])}: {', '.join(fields)}"
 
 
-def _given_up(snapshot: Snapshot) -> bool:
-    """Whether status says that applies have ended."""
+def _given_up(snapshot: Snapshot, kind: Kind) -> bool:
+    """Whether status says that applies of a kind have ended."""
+    told = ConditionType.ROUTED if kind in ROUTE_KINDS else ConditionType.ACCEPTED
     conditions = snapshot.desire.status.conditions
-    return any(
-        (one.type, one.reason) == (ConditionType.ACCEPTED, AcceptedReason.CHANGED_BY_OTHERS) for one in conditions
-    )
+    return any((one.type, one.reason) == (told, AcceptedReason.CHANGED_BY_OTHERS) for one in conditions)
 
 
 def _recent(snapshot: Snapshot, apply: Apply) -> Attempt | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.objects import NAMED_KINDS, ROUTE_KINDS, Kind, Object, controlled_by
+from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controlled_by
 from flyball_operator.reconcile.plan.adoption import NEVER, Turn
 from flyball_operator.reconcile.plan.fields import Path
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
@@ -38,8 +38,7 @@ class Config:
     @property
     def named_kinds(self) -> tuple[Kind, ...]:
         """Kinds of which a service owns one of its own name, whatever its spec. NetworkPolicies need the setting."""
-        beside = {*ROUTE_KINDS, *({Kind.NETWORK_POLICY} if self.ingress_peers is None else ())}
-        return tuple(kind for kind in NAMED_KINDS if kind not in beside)
+        return tuple(kind for kind in NAMED_KINDS if kind is not Kind.NETWORK_POLICY or self.ingress_peers is not None)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,8 @@ class Snapshot:
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
     the API server would make of an apply. `turn`: whether the service may adopt this operator's template by itself.
     `adoption_refused`: the API server's words when it refused that just now. `job_refused` and `claim_refused`: when it
-    refused a Job or the claim. `route_refused`: when it refused the route or the pool. `unreadable`: kinds of
+    refused a Job or the claim. `route_refused`: when it refused the route or the pool, or
+    could not say. `route_changed`: that others change them after each apply. `unreadable`: kinds of
     `ROUTE_KINDS` that could not be read, with its words; none where it has no such kind.
     `workload`: pods that others make, None where Flyball makes them; then there are no objects of the service's name.
     """
@@ -117,6 +117,7 @@ class Snapshot:
     job_refused: str = ""
     claim_refused: str = ""
     route_refused: str = ""
+    route_changed: str = ""
     unreadable: Mapping[Kind, str] = field(default_factory=dict)
     workload: WorkloadPods | None = None
 

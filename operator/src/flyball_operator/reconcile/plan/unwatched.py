@@ -30,7 +30,8 @@ def unwatched(raw: Object, why: str, *, epoch: int, now: datetime) -> Object | N
             "lastTransitionTime": _since(before.get(kind) or {}, now),
         }
         for kind in ConditionType
-        if kind in RECONCILER_CONDITIONS
+        # A service that names no gateway has no route, of which then nothing is read.
+        if kind in RECONCILER_CONDITIONS and (kind is not ConditionType.ROUTED or kind in before)
     ]
     if all(before.get(item["type"], {}).get("message") == item["message"] for item in conditions):
         return None
