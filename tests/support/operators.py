@@ -201,13 +201,16 @@ def expect_condition(
     namespace: str, kind: str, status: str, reason: str, *, within: float = 240, name: str = "chat"
 ) -> str:
     """Wait for a condition; returns its message."""
+    seen: list[tuple[str, str, str]] = []
 
     def holds() -> tuple[str, str, str] | None:
-        seen = condition(namespace, kind, name)
-        return seen if seen[:2] == (status, reason) else None
+        seen[:] = [condition(namespace, kind, name)]
+        return seen[0] if seen[0][:2] == (status, reason) else None
 
-    last = condition(namespace, kind, name)
-    return eventually(holds, expecting=f"{kind}={status}/{reason}, it was {last}", within=within)[2]
+    try:
+        return eventually(holds, expecting=f"{kind}={status}/{reason}", within=within)[2]
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it was {seen}") from None
 
 
 def one(kind: str, place: str, name: str = "chat") -> Object:
