@@ -79,6 +79,7 @@ def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
         interrupts.check()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may come in a weakref's callback
 @pytest.mark.parametrize(("which", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)])
 def test_an_interrupt_while_the_generator_begins_leaves_no_process(
     which: signal.Signals, raised: type[KeyboardInterrupt], tmp_path: Path
@@ -88,7 +89,7 @@ def test_an_interrupt_while_the_generator_begins_leaves_no_process(
     python.chmod(0o755)
     # The signal comes at any moment of the start.
     for _ in range(10):
-        with Interrupts(), pytest.raises(raised):
-            GeneratorProcess.start(str(python), tmp_path / "log", tick=lambda: None)
+        with Interrupts() as interrupts, pytest.raises(raised):
+            GeneratorProcess.start(str(python), tmp_path / "log", tick=interrupts.check)
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid.read_text()), 0)
