@@ -128,14 +128,14 @@ IMAGE: Path = ("spec", "containers", ENGINE, "image")
     ],
 )
 def test_who_is_named(path: Path, owners: Mapping[str, Object], who: str) -> None:
-    said = settling.verdict(snapshot(owners=owners), [apply(path)], []).message
+    said = settling.words(snapshot(owners=owners), [apply(path)], [], routes=False)
     assert who in said
     assert f"Deployment chat: {spelt(path)} changed after each apply" in said
     assert "every 60s" in said
 
 
 def test_many_fields_are_counted() -> None:
-    said = settling.verdict(snapshot(), [apply(*(("spec", f"field{number}") for number in range(7)))], []).message
+    said = settling.words(snapshot(), [apply(*(("spec", f"field{number}") for number in range(7)))], [], routes=False)
     assert "spec.field4, 2 more changed" in said
 
 

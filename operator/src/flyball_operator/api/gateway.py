@@ -1,4 +1,4 @@
-"""What a user states about gateways: where the service's route hangs, and who picks the pod of a request. Pure.
+"""What a user states about gateways: which Gateways its route attaches to, and who picks the pod of a request. Pure.
 
 Names and defaults are those of the Gateway API (gateway.networking.k8s.io/v1) and of its InferencePool
 (inference.networking.k8s.io/v1).

@@ -79,13 +79,11 @@ def plan(snapshot: Snapshot) -> Plan:
     if rollout.standing is Standing.OUTDATED and (opens := snapshot.turn.opens) is not None:
         # The resync would miss a window that is shorter than it. It looks before, too: no key waits for days.
         looks += [opens] if opens <= _RESYNCS * snapshot.config.resync_seconds else []
-    given_up, of_route = settling.by_use(futile)
-    policies, of_route_too = settling.by_use(undone)
     looks += settling.looks(snapshot, futile)
-    if words := settling.route_words(snapshot, of_route, of_route_too):
+    if words := settling.words(snapshot, futile, undone, routes=True):
         snapshot = replace(snapshot, route_changed=words)
-    if not rest and (given_up or policies or settling.doubted(snapshot)):
-        verdict = settling.verdict(snapshot, given_up, policies)
+    if not rest and (words := settling.words(snapshot, futile, undone, routes=False)):
+        verdict = Acceptance(False, AcceptedReason.CHANGED_BY_OTHERS, words)
     so_far = Plan(rest, requeue_after=min(looks, default=None), standing=rollout.standing, adopts=rollout.adopts)
     return _with_status(snapshot, verdict, rollout, so_far)
 

@@ -108,7 +108,7 @@ def state(service: InferenceService, snapshot: Snapshot) -> RouteState | None:
         return RouteState(RoutedReason.ROUTE_PENDING, "the HTTPRoute is being made", _ANNOUNCED_SECONDS)
     if snapshot.route_changed:
         return RouteState(RoutedReason.CHANGED_BY_OTHERS, snapshot.route_changed)
-    return _answered(gateway, snapshot)
+    return _answered(gateway, _kinds(service), snapshot)
 
 
 def _announced(desire: Desire) -> bool:
@@ -168,13 +168,8 @@ def _leaving(snapshot: Snapshot) -> RouteState | None:
     return None
 
 
-def _answered(gateway: Gateway, snapshot: Snapshot) -> RouteState:
-    found = [
-        (kind, live)
-        for kind in reversed(ROUTE_KINDS)
-        if (kind is Kind.HTTP_ROUTE or gateway.endpoint_picker is not None)
-        for live in (snapshot.own(kind),)
-    ]
+def _answered(gateway: Gateway, kinds: Sequence[Kind], snapshot: Snapshot) -> RouteState:
+    found = [(kind, snapshot.own(kind)) for kind in reversed(kinds)]
     again = _ANSWER_SECONDS if any(_is_young(live, snapshot) for _, live in found if live is not None) else None
     pending = ""
     for kind, live in found:

@@ -17,7 +17,7 @@ from flyball_engine.figures import format_duration
 from flyball_operator.api import names
 from flyball_operator.api.objects import ROUTE_KINDS, Kind, annotation, digest, name
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
+from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.fields import managers, spelt
 from flyball_operator.reconcile.plan.intents import Apply, Intent
 from flyball_operator.reconcile.plan.snapshot import Attempt, Snapshot
@@ -47,28 +47,6 @@ def futile(snapshot: Snapshot, intents: Iterable[Intent]) -> tuple[Apply, ...]:
     )
 
 
-def by_use(applies: Iterable[Apply]) -> tuple[tuple[Apply, ...], tuple[Apply, ...]]:
-    """Those of what serves, and those of the route to it, which is not worth a service that is not accepted."""
-    found = tuple(applies)
-    return (
-        tuple(one for one in found if one.kind not in ROUTE_KINDS),
-        tuple(one for one in found if one.kind in ROUTE_KINDS),
-    )
-
-
-def doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
-    """Objects that were tried again, and have not yet been left alone for a whole resync; but for routes."""
-    return tuple(kind for kind in _doubted(snapshot) if kind not in ROUTE_KINDS)
-
-
-def _doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
-    return tuple(
-        kind
-        for kind, tried in snapshot.attempts.items()
-        if tried.doubt and tried.of[0] == snapshot.desire.meta.generation and _is_recent(snapshot, tried)
-    )
-
-
 def looks(snapshot: Snapshot, given_up: Iterable[Apply]) -> list[float]:
     """Seconds until each of them is tried again, or no longer doubted."""
     kinds = {*(one.kind for one in given_up), *_doubted(snapshot)}
@@ -76,24 +54,19 @@ def looks(snapshot: Snapshot, given_up: Iterable[Apply]) -> list[float]:
     return [snapshot.config.resync_seconds - age for age in ages]
 
 
-def verdict(snapshot: Snapshot, given_up: Iterable[Apply], undone: Iterable[Apply]) -> Acceptance:
-    """Names the objects, their fields, and who changes them after an apply (`given_up`) or in it (`undone`)."""
-    words = _words(snapshot, doubted(snapshot), given_up, undone)
-    return Acceptance(False, AcceptedReason.CHANGED_BY_OTHERS, words)
+def words(snapshot: Snapshot, given_up: Iterable[Apply], undone: Iterable[Apply], *, routes: bool) -> str:
+    """Names the objects, their fields, and who changes them after an apply (`given_up`) or in it (`undone`).
 
-
-def route_words(snapshot: Snapshot, given_up: Iterable[Apply], undone: Iterable[Apply]) -> str:
-    """The same of the route and the pool, empty if nobody changes them."""
-    kinds = tuple(kind for kind in _doubted(snapshot) if kind in ROUTE_KINDS)
-    given_up, undone = tuple(given_up), tuple(undone)
-    return _words(snapshot, kinds, given_up, undone) if kinds or given_up or undone else ""
-
-
-def _words(snapshot: Snapshot, doubts: Iterable[Kind], given_up: Iterable[Apply], undone: Iterable[Apply]) -> str:
-    after = {kind: snapshot.attempts[kind].doubt for kind in doubts}
+    Empty if nobody does. `routes`: of the way from gateways, else of all else. A route is not worth a service that is
+    not accepted.
+    """
+    after = {kind: snapshot.attempts[kind].doubt for kind in _doubted(snapshot)}
     after |= {one.kind: _changed_after(snapshot, one) for one in given_up}
     within = {one.kind: _changed_within(snapshot, one) for one in undone}
-    sentences = [found[kind] for kind in Kind for found in (within, after) if kind in found]
+    kinds = [kind for kind in Kind if (kind in ROUTE_KINDS) == routes]
+    sentences = [found[kind] for kind in kinds for found in (within, after) if kind in found]
+    if not sentences:
+        return ""
     sentences.append("Exempt the object, or ask for the same in the spec.")
     again = format_duration(snapshot.config.resync_seconds)
     sentences.append(f"It is applied again when the spec or another of its fields changes, and every {again}.")
@@ -120,6 +93,15 @@ def _fields(snapshot: Snapshot, apply: Apply) -> str:
     if len(apply.fields) > _MOST_FIELDS:
         fields.append(f"{len(apply.fields) - _MOST_FIELDS} more")
     return f"{apply.kind.value} {name(snapshot.objects[apply.kind])}: {', '.join(fields)}"
+
+
+def _doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
+    """Objects that were tried again, and have not yet been left alone for a whole resync."""
+    return tuple(
+        kind
+        for kind, tried in snapshot.attempts.items()
+        if tried.doubt and tried.of[0] == snapshot.desire.meta.generation and _is_recent(snapshot, tried)
+    )
 
 
 def _given_up(snapshot: Snapshot, kind: Kind) -> bool:

@@ -6,9 +6,9 @@ says Available at none ready where one of one may be unavailable. `Ready`: all t
 serves. `Stalled`: it will not without somebody's help. `TemplateOutdated`: this operator would make the pods otherwise,
 and what comes of that. These two are there only while they are True, as kstatus has it. `ModelReady`: whether the
 volume of `spec.model.cache` has the model; there only where a cache is asked for. `Routed`: whether the gateways of
-`spec.gateway` lead requests to the service; there only with it. What waits for a rollout (`kubectl wait`, Helm 4, Flux)
-looks at `Ready` and `Stalled`, at this `observedGeneration`. Reasons are below, in
-`adoption.OutdatedReason`, in `model_reasons.ModelReason`, in `routing.RoutedReason` and in `cause.CauseReason`. Pure.
+`spec.gateway` route requests to the service; there only with it. What waits for a rollout (`kubectl wait`, Helm 4,
+Flux) looks at `Ready` and `Stalled`, at this `observedGeneration`. Reasons are below, in `adoption.OutdatedReason`, in
+`model_reasons.ModelReason`, in `routing.RoutedReason` and in `cause.CauseReason`. Pure.
 """
 
 from __future__ import annotations
