@@ -46,6 +46,17 @@ async def ticks(harness: Harness, tuner: ServiceTuner, number: int = 3) -> None:
         await harness.tick(tuner, signals(now()))
 
 
+async def beside_plain_vllm() -> Harness:
+    """Of two pods with a static batch the second has become plain vLLM."""
+    harness = Harness(Engines("pod-1", "pod-2"))
+    ask(harness, batching=STATIC)
+    tuner = await tuned_for(harness)
+    harness.engines.plain.add("pod-2")
+    harness.engines.held["pod-2"] = None
+    await ticks(harness, tuner, 80)
+    return harness
+
+
 @pytest.mark.parametrize(
     ("batching", "means"),
     [
@@ -143,12 +154,7 @@ async def test_while_tuning_is_paused_an_edit_waits() -> None:
 
 @in_virtual_time
 async def test_while_tuning_is_paused_an_edit_waits_though_one_pod_runs_as_plain_vllm() -> None:
-    harness = Harness(Engines("pod-1", "pod-2"))
-    ask(harness, batching=STATIC)
-    tuner = await tuned_for(harness)
-    harness.engines.plain.add("pod-2")
-    harness.engines.held["pod-2"] = None
-    await ticks(harness, tuner, 80)
+    harness = await beside_plain_vllm()
     harness.annotate(tuning="paused")
     ask(harness, batching=DYNAMIC)
     harness.epoch = 2
@@ -264,12 +270,7 @@ async def test_what_an_engine_lacks_is_named_and_the_rest_holds() -> None:
 
 @in_virtual_time
 async def test_an_engine_that_runs_as_plain_vllm_is_told_none_of_it() -> None:
-    harness = Harness(Engines("pod-1", "pod-2"))
-    ask(harness, batching=STATIC)
-    tuner = await tuned_for(harness)
-    harness.engines.plain.add("pod-2")
-    harness.engines.held["pod-2"] = None
-    await ticks(harness, tuner, 80)
+    harness = await beside_plain_vllm()
     assert harness.held("pod-1").batching.strategy is not None
     assert harness.held("pod-2").batching == Batching()
 

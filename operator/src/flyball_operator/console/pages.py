@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 from urllib.parse import quote
@@ -21,16 +21,21 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-@cache
-def _templates() -> Environment:
-    made = Environment(
-        loader=PackageLoader("flyball_operator.console"),
+def templates(package: str, *, shown: Callable[[object], object] | None = None) -> Environment:
+    """The templates of a package, which escape whatever they are given. `shown`: what becomes of each value."""
+    return Environment(
+        loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shortened,
+        finalize=shown,
     )
+
+
+@cache
+def _templates() -> Environment:
+    made = templates("flyball_operator.console", shown=_shortened)
     made.filters["part"] = lambda text: quote(text, safe="")
     made.globals["chart_of"] = {"side": chart.SIDE, "left": chart.LEFT, "above": chart.ABOVE}
     return made
