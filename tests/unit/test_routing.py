@@ -350,3 +350,20 @@ def test_a_routed_service_is_looked_at_once_a_resync_and_no_more() -> None:
     world.resync()
     world.run()
     assert world.api.one(HTTP_ROUTES, "chat-0")["spec"]["hostnames"] == ["llm.example.com"]
+
+
+def test_while_a_spec_is_not_accepted_it_says_what_gateways_do_meanwhile() -> None:
+    world = routed()
+    break_spec(world)
+    assert world.condition("Routed") == ("False", "NotAccepted")
+    change_gateway(world, GATEWAY)
+    answers(world)
+    break_spec(world)
+    assert world.condition("Routed") == ("True", "NotAccepted"), "the gateway serves on"
+    change_gateway(world, GATEWAY)
+    assert world.condition("Routed") == ("True", "AcceptedByGateway")
+
+
+def break_spec(world: MemoryCluster) -> None:
+    """An edit that the schema of an older CRD let through."""
+    change_gateway(world, {"parentRefs": []})

@@ -81,6 +81,11 @@ def concerns(desire: Desire) -> bool:
     return (service is not None and service.spec.gateway is not None) or _announced(desire)
 
 
+def was_routed(desire: Desire) -> bool:
+    """Whether requests found the service when that was last looked at."""
+    return any(one.type == ConditionType.ROUTED and one.status == "True" for one in desire.status.conditions)
+
+
 def changes(service: InferenceService, snapshot: Snapshot) -> Iterator[tuple[Kind, Object | None]]:
     """Objects to keep, None where one is to be removed. A route never leads to a pool that is not there."""
     if not _announced(snapshot.desire) or snapshot.route_refused:

@@ -98,6 +98,7 @@ class ConditionClaim:
 _NOT_ACCEPTED: Final = ConditionClaim(
     False, ReconcileReason.NOT_ACCEPTED, "nothing is changed while the service is not accepted"
 )
+_ROUTE_STAYS: Final = "gateways route as before while the service is not accepted"
 
 
 def ready_endpoints(snapshot: Snapshot) -> int:
@@ -146,8 +147,11 @@ def claims(
 def _routed(snapshot: Snapshot, rollout: RolloutDecision | None) -> ConditionClaim | None:
     wanted = snapshot.desire.service
     if wanted is None or rollout is None:
-        # It stays, as objects may be there.
-        return _NOT_ACCEPTED if routing.concerns(snapshot.desire) else None
+        if not routing.concerns(snapshot.desire):
+            return None
+        # It stays, as objects may be there. Nothing is read or changed now, so what was True serves on.
+        routed = routing.was_routed(snapshot.desire)
+        return replace(_NOT_ACCEPTED, status=routed, message=_ROUTE_STAYS) if routed else _NOT_ACCEPTED
     found = routing.state(wanted, snapshot)
     return ConditionClaim(found.routed, found.reason, found.message) if found is not None else None
 
