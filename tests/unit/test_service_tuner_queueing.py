@@ -113,8 +113,10 @@ async def test_an_edit_reaches_all_pods_at_once_and_is_taken_back() -> None:
         assert harness.held(uid).limits == limits, "the law goes on as it was"
     await ticks(harness, tuner)
     assert harness.condition(TUNED) == ("True", "Applied")
+    assert harness.events.count("QueueingChanged") == 1
     ask(harness)
     await ticks(harness, tuner, 1)
+    assert harness.events.count("QueueingChanged") == 2
     assert {harness.held(uid).batching for uid in harness.engines.held} == {Batching()}
     assert harness.held().queue == QueueLimits()
 
@@ -318,3 +320,9 @@ async def test_a_trial_does_not_fail_while_a_batch_gathers(
     handle = EngineHandle(("c", 0))
     handle.take(read_back.model_copy(update={"cores": (core,)}), now())
     assert handle.busy == busy
+
+
+def test_the_fields_that_an_edit_changes_are_named_as_users_wrote_them() -> None:
+    before, after = asked(batching=STATIC), asked(batching=DYNAMIC, queue={"maxNumQueuedReqs": 500})
+    assert after.changed(before) == "batching.strategy, queue.maxNumQueuedReqs"
+    assert after.changed(after) == ""

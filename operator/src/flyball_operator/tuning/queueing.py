@@ -68,6 +68,12 @@ class Queueing:
         fields = [f"spec.tuning.{_FIELDS[knob]}: {lacking[knob]}" for knob in asked if knob in lacking]
         return f"{'; '.join(fields)}. Without it the rest holds" if fields else ""
 
+    def changed(self, before: Queueing) -> str:
+        """The fields that differ, for people; empty if none does."""
+        now, then = ({**dict(one.batching), **dict(one.queue)} for one in (self, before))
+        differing = {part for part, value in now.items() if value != then[part]}
+        return ", ".join(dict.fromkeys(name for knob, name in _FIELDS.items() if _part(knob) in differing))
+
 
 def _part(knob: AnyKnob) -> str:
     """The field of `Batching` or `QueueLimits`."""

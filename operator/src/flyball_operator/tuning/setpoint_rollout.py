@@ -207,6 +207,8 @@ class SetpointRollout:
         if is_change(left, policy):
             why = reporter.history.decisions[0].trigger
             await context.post("Normal", "Retuned", f"{conditions.shown(left)} to {conditions.shown(policy)}: {why}")
+        if fields := context.queueing.changed(queueing):
+            await context.post("Normal", "QueueingChanged", f"as spec.tuning asks: {fields}")
 
 
 def _numbered(
