@@ -20,6 +20,7 @@ from flyball_operator.kube.resources import (
     CRDS,
     DEPLOYMENTS,
     EVENTS,
+    HTTP_ROUTES,
     INFERENCE_SERVICES,
     JOBS,
     NAMESPACES,
@@ -137,6 +138,19 @@ def test_what_a_fault_needs_is_in_it(typed: Any, tmp_path: Path) -> None:
     assert json.loads(files["versions.json"])["server"]["gitVersion"] == "v1.33.1"
     assert "checks" in json.loads(files["doctor.json"])
     assert "bundle.tar.gz" in said
+
+
+def test_of_a_service_that_names_a_gateway_the_route_is_in_it_whoever_made_it(
+    typed: Any, tmp_path: Path, api: StoredApi
+) -> None:
+    api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": TEAM}, "spec": {"hostnames": ["theirs"]}})
+    service = api.documents[INFERENCE_SERVICES.path(TEAM, "chat")]
+    service["spec"]["gateway"] = {"parentRefs": [{"name": "edge"}]}
+    api.forbidden.add("inferencepools")
+    typed()
+    files = unpacked(tmp_path / "bundle.tar.gz")
+    assert "theirs" in files[f"namespaces/{TEAM}/httproutes/chat.yaml"]
+    assert f"inferencepools chat in namespace {TEAM}: " in files["unread.txt"]
 
 
 def test_only_its_owner_can_read_it_and_it_takes_no_files_place(typed: Any, tmp_path: Path) -> None:

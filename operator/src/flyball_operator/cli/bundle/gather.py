@@ -14,7 +14,7 @@ import yaml
 
 from flyball_operator import __version__
 from flyball_operator.api import names
-from flyball_operator.api.objects import Object
+from flyball_operator.api.objects import ROUTE_KINDS, Object
 from flyball_operator.cli.bundle.redaction import redacted, text
 from flyball_operator.cli.cluster import expect_namespace
 from flyball_operator.cli.doctor.collect import Scope, collect
@@ -22,8 +22,8 @@ from flyball_operator.cli.doctor.examine import examine
 from flyball_operator.cli.doctor.findings import as_json, text_lines
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, operator_container
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.errors import ClusterError
-from flyball_operator.kube.resources import EVENTS, PODS, Resource, labelled, selector
+from flyball_operator.kube.errors import ClusterError, NotFoundError
+from flyball_operator.kube.resources import EVENTS, OWNED, PODS, Resource, labelled, selector
 
 #: Of each pod of an operator: some hours where little happens, minutes where much does.
 LOG_LINES: Final = 5000
@@ -141,6 +141,7 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
     for service in tenant.services:
         known.add(service["metadata"].get("uid"))
         bundle.add_object(f"{folder}/inferenceservices/{service['metadata']['name']}", service)
+        await _routes(api, bundle, tenant.name, service)
     for resource in labelled(network_policies=True):
         for found in await _listed(api, bundle, resource, tenant.name, selector=selector(resource)):
             known.add(found["metadata"].get("uid"))
@@ -149,6 +150,22 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
     about = [one for one in events if _is_about(one, known)]
     newest = sorted(about, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))[-_EVENTS:]
     bundle.add(f"{folder}/events.txt", text("".join(f"{line}\n" for line in map(_event, newest))))
+
+
+async def _routes(api: KubeApi, bundle: Bundle, namespace: str, service: Object) -> None:
+    """The way from gateways to a service that names some: another's may be in the way."""
+    if "gateway" not in (service.get("spec") or {}):
+        return
+    name = service["metadata"]["name"]
+    for resource in (OWNED[kind] for kind in ROUTE_KINDS):
+        try:
+            found = await api.get(resource, namespace, name)
+        except NotFoundError:
+            continue
+        except ClusterError as error:
+            bundle.unread.append(f"{resource.plural} {name} in namespace {namespace}: {error}")
+        else:
+            bundle.add_object(f"namespaces/{namespace}/{resource.plural}/{name}", found)
 
 
 def _is_about(event: Object, known: set[Any]) -> bool:
