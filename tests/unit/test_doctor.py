@@ -337,6 +337,22 @@ BROKEN: list[Any] = [
         "true",
         id="not-governed",
     ),
+    pytest.param(
+        lambda world: world.say("Routed", "False", "RefusedByGateway", "HTTPRoute on Gateway infra/edge"),
+        "gateways",
+        Level.FAIL,
+        "HTTPRoute on Gateway infra/edge",
+        "at the Gateway or in spec.gateway",
+        id="refused-by-gateway",
+    ),
+    pytest.param(
+        lambda world: world.say("Routed", "False", "RoutePending", "the HTTPRoute is being made"),
+        "gateways",
+        Level.WARN,
+        "is being made",
+        "Wait",
+        id="route-pending",
+    ),
 ]
 
 
@@ -431,6 +447,13 @@ def unlooked(world: World) -> Finding:
     (found,) = [one for one in findings if one.check == "services"]
     assert found.mend == "first mend the operator, as said above"
     return found
+
+
+def test_of_services_that_gateways_find_it_says_how_many() -> None:
+    found = examined(lambda world: world.say("Routed", "True", "AcceptedByGateway"))
+    assert [one.message for one in found if one.check == "gateways"] == [
+        "1 services are found by the gateways that they name"
+    ]
 
 
 def test_a_service_that_nobody_looked_at_waits_for_the_operator_before_any_setting() -> None:

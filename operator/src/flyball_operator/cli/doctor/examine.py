@@ -26,6 +26,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     service_checks.scraping,
     service_checks.plugin_versions,
     service_checks.governance,
+    service_checks.gateways,
 )
 #: Those that need no operator.
 _OF_CLUSTER: Final[tuple[Check, ...]] = (checks.cluster_version, checks.crd, checks.admission)

@@ -9,16 +9,19 @@ from flyball_operator.api import names
 from flyball_operator.api.engine_container import engine_container
 from flyball_operator.api.objects import Object, annotation, moment
 from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.cli.advice import ADVICE
 from flyball_operator.cli.doctor.checks import known_operators, listed, log_command, unread
 from flyball_operator.cli.doctor.findings import Finding, fail, ok, warn
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, services
 from flyball_operator.cli.doctor.reachable import Caller, blocking
 from flyball_operator.kube.namespace_leases import LEASE_SECONDS
+from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.reasons import Reason
 
 _GET: Final = "kubectl get inferenceservices.serving.flyball.dev"
+_FIRST_ACCEPTED: Final = "first mend the service, as said above"
 #: Of MetricsAvailable: Prometheus was asked, and what it has of the engines is not enough.
 _SCRAPES: Final = frozenset({Missing.NOT_SCRAPED, Missing.STALE, Missing.PARTIAL, Missing.TOO_FEW_SAMPLES})
 #: Of Tuned: somebody wants it so.
@@ -270,6 +273,21 @@ def _unseen(installation: Installation, tenant: Tenant, where: str) -> Finding:
     if looked and not any(one.ready for one in looked):
         return fail(check, f"{said}: {listed(one.where for one in looked)} is not Ready", first)
     return fail(check, said, "add its namespace to watch.namespaces")
+
+
+def gateways(installation: Installation) -> Iterator[Finding]:
+    """Of services that name gateways, whether requests find them there."""
+    check, good = "gateways", 0
+    for _, service in services(installation):
+        routed = _condition(service, ConditionType.ROUTED)
+        if not routed or routed["status"] == "True":
+            good += bool(routed)
+            continue
+        said = f"{_where(service)}: {routed['reason']}: {routed['message']}"
+        level = warn if routed["reason"] == RoutedReason.ROUTE_PENDING else fail
+        yield level(check, said, ADVICE.get(routed["reason"], _FIRST_ACCEPTED))
+    if good:
+        yield ok(check, f"{good} services are found by the gateways that they name")
 
 
 def _governed(service: Object) -> bool:
