@@ -13,8 +13,9 @@ from flyball_lab.harness.service_tuners import AWAY, Engines, Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.engines.client import Address
-from flyball_operator.tuning.actuate.engine_pods import VERIFY_CONFIRMED_SECONDS, VERIFY_SECONDS
+from flyball_operator.tuning.actuate.engine_pods import VERIFY_CONFIRMED_SECONDS
 from flyball_operator.tuning.observe.signals import Applied, Missing, Observation, RequestLoad, Signals, Unobserved
+from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
 PODS = 2

@@ -18,8 +18,8 @@ from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.errors import UnreachableError
 from flyball_operator.kube.errors import UnavailableError
-from flyball_operator.tuning.actuate.engine_pods import VERIFY_SECONDS
 from flyball_operator.tuning.observe.signals import Attainment, Missing, ObjectiveCounts, Signals, Unobserved
+from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
 from flyball_operator.tuning.service_tuner import ServiceTuner
 from flyball_operator.tuning.tuner import Tuner
 

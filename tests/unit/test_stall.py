@@ -8,8 +8,7 @@ import pytest
 
 from flyball_engine.contract import Ceilings, CoreState, StepKind, StepSums, StrategyType
 from flyball_lab.harness.tuning import limits
-from flyball_operator.tuning.observe.stall import AdmissionStall, observed
-from flyball_operator.tuning.tunables import TUNABLES
+from flyball_operator.tuning.observe.stall import STUCK_SECONDS, VERIFY_SECONDS, AdmissionStall, observed
 
 
 def core(*, prefilled: int = 0, steps: int = 100, **state: Any) -> CoreState:
@@ -51,7 +50,7 @@ def after(*cores: CoreState) -> AdmissionStall | None:
     return found
 
 
-READINGS = int(TUNABLES.stuck_seconds / 15) + 1
+READINGS = int(STUCK_SECONDS / VERIFY_SECONDS) + 1
 
 
 def test_five_that_wait_for_over_a_minute_beside_decodes_stand_still() -> None:

@@ -1,8 +1,7 @@
 """What the operator and the engine agree on, and nothing else.
 
-Both sides import it: the setpoint the operator writes, the read-back the
-engine answers with, the names of metrics, ports, paths and environment variables. It imports neither vLLM nor torch nor
-any Kubernetes code, so that it loads in an engine pod, in the operator and in a test within milliseconds.
+Both sides import it: the setpoint the operator writes, the read-back the engine answers with, the names of metrics,
+ports, paths and environment variables. It imports neither vLLM nor torch nor Kubernetes code: all load it in no time.
 
 Names of limits are vLLM's own flag names. Every model forbids unknown fields: a setpoint with a knob this version does
 not know is refused by name (HTTP 422), never silently trimmed. `knobs` and `metric_names` are part of it, in files of
@@ -69,6 +68,8 @@ NO_STEPS_HEADER: Final = "x-flyball-no-steps"
 #: control port's start; one that takes over a dead leader's Lease needs 20 s more. Without any operator, each start
 #: takes so much longer.
 SETPOINT_WAIT_SECONDS: Final = 30.0
+#: The watchdog's patience where a connector moves KV caches: an engine that waits for others is no hang.
+LONGEST_PATIENCE_SECONDS: Final = 60.0
 
 #: The OpenAI API of the engine (vLLM's own default) and the control port beside it.
 API_PORT: Final = 8000

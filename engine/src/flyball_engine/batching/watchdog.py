@@ -20,9 +20,6 @@ from typing import Final, NamedTuple
 #: the time between two checks, start values are back within 5 s; later only where 20 steps take longer than that.
 PATIENCE_SECONDS: Final = 3.5
 PATIENCE_STEPS: Final = 20
-#: The same where a connector moves KV caches between engines: an engine then waits for others, and schedules nothing
-#: meanwhile although nothing is wrong with it.
-PATIENCE_WITH_CONNECTOR_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.5
 #: Steps that are kept between two checks at most, each with the names it served: at 512 running requests some 2 MiB.
 _MOST_KEPT: Final = 64

@@ -15,8 +15,8 @@ from typing import Any
 
 from flyball_engine.batching.setpoint_enforcer import LEAST_CHUNK, RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.step_token_budgeter import Prompt
-from flyball_engine.batching.watchdog import PATIENCE_SECONDS, PATIENCE_WITH_CONNECTOR_SECONDS
-from flyball_engine.contract import AnyKnob, Knob
+from flyball_engine.batching.watchdog import PATIENCE_SECONDS
+from flyball_engine.contract import LONGEST_PATIENCE_SECONDS, AnyKnob, Knob
 from flyball_engine.vllm.compat import CACHE_CONFIG, CACHE_MANAGER, SCHEDULER, SCHEDULER_CONFIG, Used, lacking
 from flyball_engine.vllm.means import Lack, Means, means
 
@@ -66,7 +66,7 @@ class SchedulerAdapter:
     def patience_seconds(self) -> float:
         """How long requests may stand still before that counts as a hang."""
         moves = getattr(self._scheduler, "connector", None) is not None
-        return PATIENCE_WITH_CONNECTOR_SECONDS if moves else PATIENCE_SECONDS
+        return LONGEST_PATIENCE_SECONDS if moves else PATIENCE_SECONDS
 
     @property
     def defers_prefills(self) -> bool:

@@ -41,13 +41,13 @@ from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.reasons import Reason
 
-#: Seconds between read-backs of a pod that has confirmed; and where Prometheus shows that all still do. What it does
-#: not show is known so late, such as how slow a pod is beside others.
-VERIFY_SECONDS: Final = 15.0
+#: Seconds between read-backs where Prometheus shows that all cores still have it. What it does not show is known so
+#: late, such as how slow a pod is beside others.
 VERIFY_CONFIRMED_SECONDS: Final = 60.0
 #: The same of one that has a setpoint alone: the others wait for what it shows.
 VERIFY_ALONE_SECONDS: Final = 4.0

@@ -11,9 +11,15 @@ requests. Such a queue forms under a budget which the running ones use up. Where
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
-from flyball_engine.contract import CoreState, StrategyType
+from flyball_engine.contract import LONGEST_PATIENCE_SECONDS, CoreState, StrategyType
 from flyball_operator.tuning.tunables import TUNABLES
+
+#: Seconds between read-backs of a pod that has confirmed.
+VERIFY_SECONDS: Final = 15.0
+#: A read-back more than the watchdog's patience: where the watchdog can act, it has.
+STUCK_SECONDS: Final = LONGEST_PATIENCE_SECONDS + VERIFY_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +37,8 @@ class AdmissionStall:
 
     @property
     def stuck(self) -> bool:
-        """Whether it lasted long enough to be no chance."""
-        return self.seen - self.since >= TUNABLES.stuck_seconds
+        """Whether it lasted long enough to be no chance: the watchdog could act before."""
+        return self.seen - self.since >= STUCK_SECONDS
 
 
 def observed(before: AdmissionStall | None, core: CoreState, now: float) -> AdmissionStall | None:

@@ -96,10 +96,7 @@ INERT: Final[Mapping[str, str]] = {
         ("rollback_hold", "trial_seconds"),
         "it is about policies that fail: tests/unit/test_canary.py",
     ),
-    **dict.fromkeys(
-        ("stuck_seconds", "kv_free"),
-        "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
-    ),
+    "kv_free": "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
     "slower": "it is about what status says of pods: tests/unit/test_slow_pods.py",
     "stale_seconds": "it is about a Prometheus that stands still: tests/unit/test_service_tuner.py",
 }
