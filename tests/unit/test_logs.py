@@ -16,6 +16,7 @@ from kopf._cogs.structs.bodies import Body
 from kopf._core.actions.loggers import ObjectLogger
 
 from flyball_engine.log_events import EngineLogEvent, EventLog
+from flyball_engine.vllm import plugin
 from flyball_lab.tools.log_events import engine_lines, logged_lines
 from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.app.settings import LogFormat, LogLevel
@@ -66,6 +67,19 @@ def test_the_engine_names_the_event_in_the_message_and_as_a_field(caplog: pytest
     assert record.getMessage() == "Flyball NotGoverned: cannot govern 3"
     assert (record.levelname, record.__dict__["event"], record.filename) == ("ERROR", "NotGoverned", "test_logs.py")
     assert "disk full" in caplog.text
+
+
+def test_the_engine_s_lines_go_where_vllm_s_go_though_it_says_where_after_the_plugin_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = logging.getLogger("flyball_engine"), logging.getLogger("vllm")
+    monkeypatch.setattr(ours, "parent", ours.parent)
+    plugin._log_with_vllm()
+    monkeypatch.setattr(theirs, "handlers", [logging.StreamHandler(sys.stdout)])
+    monkeypatch.setattr(theirs, "propagate", False)
+    monkeypatch.setattr(theirs, "level", logging.INFO)
+    logging.getLogger("flyball_engine.of_this_test").info("open")
+    assert capsys.readouterr().out == "open\n"
 
 
 def test_an_exception_is_written_with_its_traceback() -> None:

@@ -54,10 +54,8 @@ def register() -> None:
 
 
 def _log_with_vllm() -> None:
-    """Give our loggers vLLM's handlers and level: its configuration knows only its own."""
-    ours, theirs = logging.getLogger("flyball_engine"), logging.getLogger("vllm")
-    ours.handlers, ours.propagate = theirs.handlers, theirs.propagate
-    ours.setLevel(theirs.level)
+    """Write where vLLM does, and at its level: its configuration knows its own loggers alone, and may come later."""
+    logging.getLogger("flyball_engine").parent = logging.getLogger("vllm")
 
 
 def _expect_readable_steps() -> None:
