@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flyball_lab.harness.vllm_server import make_model, make_plugin, started
+from support import forked_processes
 from support.installed import Installed, ask
 from support.served import Keeper, Served
+from support.whole_run import Machine, made_once, run_folder
 
 #: A chat template: the small model's tokenizer has none.
 _TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
@@ -23,6 +27,52 @@ _SCALE_OUT = "--enable-scale-out"
 
 #: Tests that need a server, by file, where this vLLM has none.
 _LEFT_OUT = pytest.StashKey[Counter[str]]()
+#: Whose the machine is, where several processes have tests; seconds that a phase of a test waited for it.
+_MACHINE, _WAITED = pytest.StashKey[Machine](), pytest.StashKey[float]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        config.stash[_MACHINE] = Machine(run_folder(Path(config.getoption("basetemp"))))
+
+
+@contextmanager
+def the_machine(item: pytest.Item, *, alone: bool = False) -> Iterator[None]:
+    """Have it for one phase of a test. Engines start side by side, and measure one after the other."""
+    if (machine := item.config.stash.get(_MACHINE, None)) is None:
+        yield
+        return
+    began = time.monotonic()
+    with machine.held(alone=alone):
+        item.stash[_WAITED] = time.monotonic() - began
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    with the_machine(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """The limit of a test begins once it has the machine."""
+    with the_machine(item, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    with the_machine(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test takes is told without its waiting."""
+    report = yield
+    report.duration -= item.stash.get(_WAITED, 0.0)
+    return report
 
 
 @pytest.hookimpl(trylast=True)
@@ -84,7 +134,8 @@ def server_python(vllm_python: str) -> str:
 @pytest.fixture(scope="session")
 def installed(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """What is known of the vLLM that is tested."""
-    return ask(vllm_python, tmp_path_factory.mktemp("asked"))
+    asked = made_once(run_folder(tmp_path_factory.getbasetemp()), "asked", partial(ask, vllm_python))
+    return Installed.read(asked)
 
 
 @pytest.fixture(scope="session")
@@ -94,9 +145,16 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def forking_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, for servers of tests that are not about a start."""
+    return make_plugin(tmp_path_factory.mktemp("forking_plugin") / "flyball", Path(forked_processes.__file__))
+
+
+@pytest.fixture(scope="session")
 def model(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model."""
-    return make_model(vllm_python, tmp_path_factory.mktemp("model") / "tiny")
+    run = run_folder(tmp_path_factory.getbasetemp())
+    return made_once(run, "model", lambda folder: make_model(vllm_python, folder / "tiny")) / "tiny"
 
 
 @pytest.fixture(scope="session")

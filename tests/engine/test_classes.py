@@ -14,7 +14,7 @@ from support.greedy import some_prompts, wish
 from support.reflexes import a_budget
 from support.served import Served
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 HEADER = "X-Gateway-Inference-Objective"
 #: Steps of few tokens, so that prompts wait.

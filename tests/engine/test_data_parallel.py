@@ -14,7 +14,7 @@ from support.counted import Counted, expect_all_counted
 from support.measured import measure, mixed
 from support.served import Served
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 STREAMS = 16
 REQUESTS = 64
@@ -22,13 +22,13 @@ REQUESTS = 64
 
 @pytest.fixture(scope="module")
 def two_cores(
-    server_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+    server_python: str, forking_plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     """A governed engine of two cores, behind one API server that has the control port, and two that follow."""
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching", "--data-parallel-size=2"]
     user = ["--api-server-count=3"]
     folder = tmp_path_factory.mktemp("server")
-    with started(server_python, folder, model=model, plugin=plugin, owned=owned, user=user) as server:
+    with started(server_python, folder, model=model, plugin=forking_plugin, owned=owned, user=user) as server:
         server.expect_ready()
         with closing(ControlClient(server.control_url, server.signer)) as control:
             yield Served(server, control)

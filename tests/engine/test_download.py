@@ -228,7 +228,11 @@ def test_a_disk_that_is_full_is_said_to_be_so(downloads: Downloads, hub: Hub) ->
 
 
 def test_vllm_serves_the_folder_without_a_hub(
-    server_python: str, plugin: Path, model: Path, downloads: Downloads, tmp_path_factory: pytest.TempPathFactory
+    server_python: str,
+    forking_plugin: Path,
+    model: Path,
+    downloads: Downloads,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     files = {str(path.relative_to(model)): path.read_bytes() for path in model.rglob("*") if path.is_file()}
     with serving(Hub(files)) as hub:
@@ -238,7 +242,9 @@ def test_vllm_serves_the_folder_without_a_hub(
         # Not below the test's own folder: vLLM has sockets there, whose paths may have 107 characters.
         folder = tmp_path_factory.mktemp("served")
         # Servers of tests are offline (HF_HUB_OFFLINE).
-        with started(server_python, folder, model=downloads.folder, plugin=plugin, HF_ENDPOINT=hub.address) as server:
+        with started(
+            server_python, folder, model=downloads.folder, plugin=forking_plugin, HF_ENDPOINT=hub.address
+        ) as server:
             server.expect_ready()
             body = {"model": MODEL_NAME, "prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": True}
             answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120, trust_env=False)

@@ -40,7 +40,7 @@ from support.reflexes import a_budget
 from support.served import Served
 from support.wrong_inputs.openai import VLLM
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 #: Says that a step takes far longer than any does.
 SLOW = StepModel(t0=0.1, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
@@ -335,6 +335,7 @@ def test_vllm_s_own_queue_limits_move_live_and_what_they_refuse_is_its_answer_an
     assert gated.admissions(AdmissionReason.QUEUE_FULL) == turned_away
 
 
+@pytest.mark.alone
 def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refused_before_they_begin(
     gated: Gated,
 ) -> None:
@@ -385,6 +386,7 @@ def test_both_kinds_of_refusals_have_the_status_that_the_setpoint_names(gated: G
         assert "Retry-After" in answer.headers
 
 
+@pytest.mark.alone
 def test_of_a_burst_that_a_model_takes_too_lightly_each_is_answered_whole_or_refused(gated: Gated) -> None:
     alone = gated.seconds_of_a_prompt(900)
     believed = StepModel(t0=alone / 1000, h=0.0, c1=alone / 9000, c2=alone / 9000, beta=0.0, g=0.0, kappa=1)

@@ -11,7 +11,7 @@ import pytest
 from flyball_lab.harness.vllm_server import MODEL_NAME
 from support.served import Served
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 TOKENS = 150
 

@@ -31,12 +31,12 @@ from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner, s
 from flyball_lab.harness.streams import StreamLoad, StreamTotals
 from flyball_lab.harness.vllm_server import MODEL_NAME, VllmServer, make_plugin, started
 from flyball_lab.harness.waiting import eventually
-from support import vllm_test_plugin
+from support import forked_processes, vllm_test_plugin
 from support.greedy import greedy, some_prompts
 from support.reflexes import a_budget
 from support.served import Served
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 SLOTS, TOKENS = 64, 512
 #: The slower tests are of asynchronous scheduling alone, as on GPUs, but in a long run.
@@ -139,7 +139,7 @@ def random_budget() -> StepBudget | None:
 def engines(
     server_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Governed]]:
-    """One of each kind. They start beside each other: each takes most of a minute, and most of it one core."""
+    """One of each kind. They start beside each other."""
     with ExitStack() as stack:
         engines = {}
         for kind in KINDS:
@@ -158,7 +158,7 @@ def start(python: str, folder: Path, model: Path, *, asynchronous: bool) -> Abst
         python,
         folder,
         model=model,
-        plugin=make_plugin(folder / "plugin", Path(vllm_test_plugin.__file__)),
+        plugin=make_plugin(folder / "plugin", Path(vllm_test_plugin.__file__), Path(forked_processes.__file__)),
         user=SMALL,
         owned=[f"--max-num-seqs={SLOTS}", f"--max-num-batched-tokens={TOKENS}", "--no-enable-prefix-caching"],
         FLYBALL_TEST_ASYNC="1" if asynchronous else "0",
@@ -315,6 +315,7 @@ class LoggedStep:
     seconds: float
 
 
+@pytest.mark.alone
 @IN_BOTH_WHERE_LONG
 def test_steps_get_the_tokens_that_fit_into_their_time(engine: Governed) -> None:
     # Steps take far less than this says: the bias goes to its end, 0.5, and a step gets 200 tokens.

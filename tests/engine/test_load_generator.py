@@ -20,7 +20,7 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.tuners import until
 from flyball_lab.harness.waiting import eventually
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 #: What the endpoint does, by how many tokens are asked.
 REFUSED, WRONG, SILENT, STALLED, BROKEN = 1001, 1002, 1003, 1004, 1005
@@ -106,6 +106,7 @@ def asks(*outputs: int, apart: float = 0.0) -> list[Ask]:
     return [Ask([number, 7, 8], output, number * apart) for number, output in enumerate(outputs)]
 
 
+@pytest.mark.alone
 async def test_what_clients_see_of_answers_refusals_errors_and_silence(generator: Clients, endpoint: Endpoint) -> None:
     wanted = asks(16, REFUSED, WRONG, SILENT, STALLED, BROKEN, 2)
     began = time.monotonic()
@@ -132,6 +133,7 @@ def test_who_finds_nobody_there_had_an_error(generator: Clients) -> None:
     assert sent.seconds < 30.0
 
 
+@pytest.mark.alone
 async def test_requests_arrive_when_they_shall_with_the_prompts_that_they_have(
     generator: Clients, endpoint: Endpoint
 ) -> None:
@@ -143,6 +145,7 @@ async def test_requests_arrive_when_they_shall_with_the_prompts_that_they_have(
         assert ask.at - 0.4 < at - times[0] < ask.at + 5.0
 
 
+@pytest.mark.alone
 async def test_a_closed_loop_has_so_many_at_once_and_begins_none_after_its_time(
     generator: Clients, endpoint: Endpoint
 ) -> None:
@@ -169,6 +172,7 @@ async def test_long_prompts_and_two_loads_at_once(generator: Clients, endpoint: 
     assert sorted(len(prompt) for _, prompt in endpoint.asked) == [3, *[100_000] * 10]
 
 
+@pytest.mark.alone
 async def test_clients_run_where_the_generator_is_pinned(generator: Clients, endpoint: Endpoint) -> None:
     last = max(os.sched_getaffinity(0))
     before = os.sched_getaffinity(generator.session)

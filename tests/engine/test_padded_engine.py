@@ -24,7 +24,7 @@ from support.greedy import Prompts, greedy, some_prompts
 from support.measured import Wish
 from support.served import Served
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 TOKENS = 12
 STREAMS = 8

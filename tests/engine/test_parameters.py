@@ -10,7 +10,7 @@ from support.installed import NEWEST, Installed
 from support.parameters import ENDPOINTS, REFUSED, bodies
 from support.served import Served
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 PATHS = tuple(ENDPOINTS)
 

@@ -13,13 +13,13 @@ from flyball_engine.model import StepModel
 from flyball_lab.harness.engine import ControlClient
 from flyball_lab.harness.vllm_server import MODEL_NAME, make_plugin, started
 from flyball_lab.harness.waiting import eventually
-from support import stages_on_cpu
+from support import forked_processes, stages_on_cpu
 from support.counted import Counted
 from support.measured import Wish, measure, mixed
 from support.reflexes import a_budget
 from support.served import Served
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 ANSWER = 200
 STREAMS = 16
@@ -33,7 +33,7 @@ def two_stages(server_python: str, model: Path, tmp_path_factory: pytest.TempPat
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--pipeline-parallel-size=2"]
     owned.append("--no-enable-prefix-caching")
     folder = tmp_path_factory.mktemp("server")
-    plugin = make_plugin(folder / "plugin", Path(stages_on_cpu.__file__))
+    plugin = make_plugin(folder / "plugin", Path(stages_on_cpu.__file__), Path(forked_processes.__file__))
     with started(server_python, folder, model=model, plugin=plugin, owned=owned) as server:
         server.expect_ready()
         with closing(ControlClient(server.control_url, server.signer)) as control:
@@ -46,6 +46,7 @@ def decode_steps(core: CoreState) -> tuple[int, int, float]:
     return sum(one.steps for one in alone), sum(one.decodes for one in alone), sum(one.seconds for one in alone)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("streams", [1, STREAMS])
 async def test_a_token_takes_as_many_steps_as_there_are_stages(
     two_stages: Served, streams: int, note_figure: Callable[[str], None]

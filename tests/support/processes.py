@@ -8,15 +8,19 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 #: Files whose tests use one server, which takes most of a minute to start.
-_SERVED = ("asked_strategies", "classes", "gate", "lifecycle", "outcomes", "parameters", "sizing")
+_SERVED = ("asked_strategies", "classes", "gate", "lifecycle", "outcomes", "parameters")
+#: The one test of its file that uses it, too.
+_SERVED_TEST = "tests/engine/test_sizing.py::test_a_server_reports_the_capacity_that_was_sized"
 #: Files whose tests use one name on the cluster.
 _RELEASED = ("admission_policies", "chart")
 #: Files whose tests change the CRD for a while, or look at it.
 _OF_THE_CRD = ("doctor", "manifests", "missing_objects", "upgrades")
 #: Files whose tests install CRDs of others, and remove them.
 _OF_OTHERS_CRDS = ("gateways",)
+_SHARED = "the shared server"
 _TOGETHER = {
-    **{f"tests/engine/test_{name}.py": "the shared server" for name in _SERVED},
+    **{f"tests/engine/test_{name}.py": _SHARED for name in _SERVED},
+    _SERVED_TEST: _SHARED,
     **{f"tests/apiserver/test_{name}.py": name for name in _RELEASED},
     **{f"tests/apiserver/test_{name}.py": "the CRD" for name in _OF_THE_CRD},
     **{f"tests/apiserver/test_{name}.py": "CRDs of others" for name in _OF_OTHERS_CRDS},
@@ -27,7 +31,8 @@ _BY_FILE, _BY_TEST = "tests/engine/", "tests/engine/test_own_tests.py"
 LONGEST = (
     *(f"tests/contract/test_{name}.py" for name in ("dashboards", "alerts")),
     *(f"tests/perturb/test_{name}.py" for name in ("reconciler_crash", "mix_shift", "named_sizes", "speculation")),
-    *(f"tests/engine/test_{name}.py" for name in ("own_tests", "download", "arguments", "strategy_scenarios")),
+    *(f"tests/engine/test_{name}.py" for name in ("gate", "live_retunes", "pipeline", "data_parallel", "sizing")),
+    *(f"tests/engine/test_{name}.py" for name in ("own_tests", "arguments", "download", "secured")),
     *(
         f"tests/apiserver/test_{name}.py"
         for name in ("signing_key", "shortages", "two_releases", "last_device", "takeover", "shards", "missing_objects")
@@ -44,8 +49,9 @@ def turn(test: str) -> int:
 def group(test: str) -> str:
     """What has to be in one process with this test, by its name in pytest: a name for all of it."""
     file = test.partition("::")[0]
-    if file in _TOGETHER:
-        return _TOGETHER[file]
+    for name in (test, file):
+        if name in _TOGETHER:
+            return _TOGETHER[name]
     return file if file.startswith(_BY_FILE) and file != _BY_TEST else test
 
 
