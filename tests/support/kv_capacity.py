@@ -24,13 +24,14 @@ from typing import Any
 
 import torch
 from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.models.registry import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+
+from support.model_classes import look_up_here
 
 try:
     from vllm.v1.core import kv_cache_planning as planning  # since 0.33
@@ -55,13 +56,6 @@ def fp8_cached() -> bool:
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
     return bool(torch.cpu._is_avx512_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def look_up_here(architecture: str) -> None:
-    """Look the model's class up in this process: vLLM would start one for each, and load itself in it."""
-    model = ModelRegistry.models[architecture]
-    if hasattr(model, "module_name"):
-        ModelRegistry.register_model(architecture, model.load_model_cls())
 
 
 def capacity(case: dict[str, Any], folder: Path) -> dict[str, Any]:

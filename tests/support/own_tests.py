@@ -22,6 +22,7 @@ from flyball_engine.model import StepModel
 from flyball_engine.vllm.plugin import governed_class
 from flyball_lab.harness.engine import setpoint
 from support import an_image_model
+from support.model_classes import look_up_here
 from support.reflexes import a_budget
 
 #: Seconds of a step that no test comes near: every prompt fits.
@@ -36,6 +37,8 @@ _CLASSES: Final = (
 )
 
 
+#: Of the other models that they name.
+_ARCHITECTURES: Final = ("OPTForCausalLM", "Qwen3NextForCausalLM")
 #: Since 0.33 these need the newer model runner. On a GPU vLLM chooses it by itself, without Triton never.
 _NEWER_RUNNER: Final = ("test_async_scheduling_pp_allows_rescheduling_with_output_placeholders",)
 
@@ -96,6 +99,8 @@ def main(site: str, told: str, *files: str) -> int:
     if told != "vLLM's own":
         govern(SETPOINTS[told])
     an_image_model.register()
+    for architecture in _ARCHITECTURES:
+        look_up_here(architecture)
     sys.path.append(site)  # behind all that vLLM brings
     import pytest  # noqa: PLC0415 – found there
 
