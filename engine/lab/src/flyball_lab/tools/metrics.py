@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,7 @@ class Defined:
     meaning: str
 
 
+@cache
 def metrics_page() -> str:
     """The page. Raises `ValueError` where the operator defines a metric in another way, or without a help text."""
     rows = [
@@ -68,7 +70,9 @@ def metrics_page() -> str:
 def operator_metrics() -> Iterator[Defined]:
     """All that the operator defines. Raises `ValueError` as `metrics_page` does."""
     for path in sorted(Path(flyball_operator.__file__).parent.rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        # Few files define metrics, and to parse them all takes seconds.
+        for call in ast.walk(ast.parse(source)) if PREFIX in source else ():
             if isinstance(call, ast.Call) and (words := _words(call.args)) and words[0].startswith(PREFIX):
                 yield _defined(call, words)
 
