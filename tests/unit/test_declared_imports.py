@@ -21,6 +21,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from support.imports import import_statements
+
 ROOT = Path(__file__).parents[2]
 #: Folders of the distributions, by name.
 FOLDERS = {"flyball-operator": "operator", "flyball-engine": "engine", "flyball-lab": "engine/lab"}
@@ -176,7 +178,7 @@ def failure(part: Part, declared: Sequence[Requirement]) -> str:
     }
     # In isolation: the paths and warnings of this process are not those of an installed distribution.
     done = subprocess.run(
-        [sys.executable, "-I", "-c", IMPORTER],
+        [sys.executable, "-I", *_where_compiled(), "-c", IMPORTER],
         input=json.dumps(asked),
         capture_output=True,
         text=True,
@@ -187,10 +189,15 @@ def failure(part: Part, declared: Sequence[Requirement]) -> str:
     return done.stderr
 
 
+def _where_compiled() -> list[str]:
+    """The option for what was compiled: in isolation the variable counts for nothing, and all is compiled anew."""
+    return [f"-Xpycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
+
+
 def imported(part: Part) -> Iterator[tuple[str, str]]:
     """Top-level modules that the sources name, in functions too, and where."""
     for name, path in part.files.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in import_statements(path):
             if isinstance(node, ast.Import):
                 yield from ((alias.name.partition(".")[0], name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module is not None:

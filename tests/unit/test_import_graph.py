@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flyball_lab.repository import ROOT
+from support.imports import import_statements
 
 SOURCES = ("operator/src", "engine/src", "engine/lab/src")
 Graph = Mapping[str, set[str]]
@@ -36,7 +37,7 @@ def _imported(path: Path) -> tuple[str, ...]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
