@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, TextIO
 
 import pytest
 
@@ -131,21 +132,48 @@ def test_help_starts_no_operator() -> None:
     assert (refused.returncode, refused.stdout) == (2, b"")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+NO_ROOM = "flyball: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize("arguments", ["crd", "size --names", "--help", "diff --help"])
-def test_a_full_disk_is_one_sentence(arguments: str, unbuffered: str) -> None:
+def test_a_full_disk_is_one_sentence(
+    arguments: str, unbuffered: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with buffered("/dev/full", unbuffered=unbuffered) as full:
+        monkeypatch.setattr("sys.stdout", full)
+        code = flyball(arguments.split())
+        # As the interpreter does when it ends.
+        full.flush()
+    assert code == 2, "1 says of diff that something changes, of pause that nothing was changed"
+    assert capsys.readouterr().err == NO_ROOM
+
+
+@pytest.mark.parametrize(("arguments", "unbuffered"), [("size --names", ""), ("--help", "1")])
+def test_of_a_process_whose_disk_is_full_that_is_all(arguments: str, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         ended = python("-m", "flyball_operator.cli", *arguments.split(), stdout=full, unbuffered=unbuffered)
-    assert ended.returncode == 2, "1 says of diff that something changes, of pause that nothing was changed"
-    assert ended.stderr == b"flyball: the output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (2, NO_ROOM.encode())
 
 
 @pytest.mark.parametrize("arguments", ["crd", "size --names"])
-def test_a_reader_that_has_seen_enough_is_no_error(arguments: str) -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(
+    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with buffered(writing, unbuffered=False) as gone:
+        monkeypatch.setattr("sys.stdout", gone)
+        code = flyball(arguments.split())
+        gone.flush()
+    assert (code, capsys.readouterr().err) == (141, "")
+
+
+def test_nor_does_its_process_say_anything() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        ended = python("-m", "flyball_operator.cli", *arguments.split(), stdout=writing)
+        ended = python("-m", "flyball_operator.cli", "crd", stdout=writing)
     finally:
         os.close(writing)
     assert (ended.returncode, ended.stderr) == (141, b"")
@@ -167,6 +195,12 @@ def test_the_declared_commands_are_there(distribution: str) -> None:
     for target in scripts.values():
         module, _, function = target.partition(":")
         assert callable(getattr(import_module(module), function))
+
+
+def buffered(file: str | int, *, unbuffered: bool) -> TextIO:
+    """Standard output as the interpreter opens it, with PYTHONUNBUFFERED or without."""
+    raw = io.FileIO(file, "w")
+    return io.TextIOWrapper(raw if unbuffered else io.BufferedWriter(raw), write_through=unbuffered)
 
 
 def python(*arguments: str, stdout: int | IO[bytes], unbuffered: str = "") -> subprocess.CompletedProcess[bytes]:
