@@ -314,7 +314,7 @@ async def test_settled_keys_write_nothing() -> None:
 
 async def test_the_secret_is_read_seldom_while_nothing_is_due_and_each_round_while_it_is() -> None:
     world = await settled()
-    rounds = int(PERIOD.total_seconds() / 100 / ROUND_SECONDS)
+    rounds = int(PERIOD.total_seconds() / 1000 / ROUND_SECONDS)
     world.way.secret_reads = 0
     await world.pass_time(rounds * ROUND_SECONDS)
     assert 0 < world.way.secret_reads <= rounds * ROUND_SECONDS / LOOK_SECONDS + 1
