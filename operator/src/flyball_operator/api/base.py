@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from flyball_operator.api.rules import Rule, with_rules
+from flyball_operator.api.rules import Rule, attribute, with_rules
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ def exactly_one(*fields: str, noun: str, unless: str = "") -> Check:
     """Of these fields, named as in JSON, one must be there. Stands aside where `unless` is there and refused itself."""
     counted = " + ".join(f"(has(self.{field}) ? 1 : 0)" for field in fields)
     aside = f"has(self.{unless}) || " if unless else ""
-    attributes = [to_snake(field) for field in fields]
+    names = [attribute(field) for field in fields]
 
     def holds(found: Any) -> bool:
-        if unless and getattr(found, to_snake(unless)) is not None:
+        if unless and getattr(found, attribute(unless)) is not None:
             return True
-        return sum(getattr(found, attribute) is not None for attribute in attributes) == 1
+        return sum(getattr(found, name) is not None for name in names) == 1
 
     return Check(Rule(f"{aside}{counted} == 1", f"must have exactly one {noun}; accepted: {', '.join(fields)}"), holds)
 

@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
-from pydantic.alias_generators import to_snake
 from typing_extensions import TypedDict
 
 from flyball_operator.api import names
 from flyball_operator.api.base import Check, Model, exactly_one
 from flyball_operator.api.containers import Container, GroupId, InitContainer, OnlyFalse, OnlyTrue, Resources, UserId
-from flyball_operator.api.rules import QUALIFIED, SUBDOMAIN, KeysMatch, MapKeyed, Matches, ObjectName, Rule
+from flyball_operator.api.rules import QUALIFIED, SUBDOMAIN, KeysMatch, MapKeyed, Matches, ObjectName, Rule, attribute
 from flyball_operator.api.volumes import EngineVolumeMount, LabelName, LocalObjectReference, Volume
 
 QualifiedKey = Annotated[str, Field(max_length=317)]
@@ -234,7 +233,7 @@ def _mounted(containers: str) -> Check:
             "mounts a volume that spec.podTemplate.volumes does not have",
             f".{containers}",
         ),
-        lambda pod: all(_within(one.volume_mounts, pod.volumes) for one in getattr(pod, to_snake(containers))),
+        lambda pod: all(_within(one.volume_mounts, pod.volumes) for one in getattr(pod, attribute(containers))),
     )
 
 
@@ -249,7 +248,7 @@ def _claimed(containers: str) -> Check:
             f".{containers}",
         ),
         lambda pod: all(
-            _within(one.resources.claims, pod.resource_claims) for one in getattr(pod, to_snake(containers))
+            _within(one.resources.claims, pod.resource_claims) for one in getattr(pod, attribute(containers))
         ),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -26,6 +27,12 @@ SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
 SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 #: The part of a qualified name behind its domain.
 QUALIFIED: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+
+
+@cache
+def attribute(field: str) -> str:
+    """The attribute of a field named as in JSON. Every parse asks for some, and each takes four regular expressions."""
+    return to_snake(field)
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ class MapKeyed(Constraint):
 
     def objection(self, value: Sequence[Any]) -> str | None:
         """The first repeated key."""
-        keys = [str(getattr(item, to_snake(self.key))) for item in value]
+        keys = [str(getattr(item, attribute(self.key))) for item in value]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         return None if twice is None else f"Duplicate value: {self.key} {twice!r} may appear once"
 
