@@ -256,6 +256,8 @@ class Harness:
     raised: list[int] = field(default_factory=list)
     #: What the on-time order did, as it is counted.
     ordered: OrderOutcome | None = None
+    #: What was parsed last, and what came of it.
+    _parsed: tuple[Object, Object, Object | None, InferenceService] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.raw = good(metadata__namespace="ns", spec__batching={"maxNumSeqs": 128, "maxNumBatchedTokens": 2048})
@@ -312,7 +314,15 @@ class Harness:
 
     @property
     def service(self) -> InferenceService:
-        return parse_service(self.raw)
+        """The same object until something changes, as the operator's watches have it: tuners look every second."""
+        metadata, spec, status = self.raw["metadata"], self.raw["spec"], self.raw.get("status")
+        if self._parsed is not None:
+            *parts, parsed = self._parsed
+            if parts[0] == metadata and parts[1] is spec and parts[2] is status:
+                return parsed
+        found = parse_service(self.raw)
+        self._parsed = (dict(metadata), spec, status, found)
+        return found
 
     def edit(self, **spec: Any) -> None:
         """The user changes the spec."""
