@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, WithJsonSchema
 
-from flyball_operator.api.base import Mode, Model
+from flyball_operator.api.base import Mode, ReportedModel
 from flyball_operator.api.rules import MapKeyed
 
 Word = Annotated[str, Field(max_length=63)]
@@ -60,7 +60,7 @@ OpenConditionType = Annotated[ConditionType, WithJsonSchema({"type": "string", "
 ConditionStatus = Annotated[str, WithJsonSchema({"type": "string", "enum": ["True", "False", "Unknown"]})]
 
 
-class Condition(Model):
+class Condition(ReportedModel):
     """A Kubernetes condition (meta/v1)."""
 
     type: OpenConditionType
@@ -78,7 +78,7 @@ class Condition(Model):
     """When `status` last changed."""
 
 
-class StepModelCoefficients(Model):
+class StepModelCoefficients(ReportedModel):
     """A step-time model, quantised; seconds as decimal strings.
 
     Step time = t0 + h (if there is prefill) + c1 per token up to kappa + c2 per token beyond it + beta per decode
@@ -120,7 +120,7 @@ class StepModelStatus(StepModelCoefficients):
     """Steps the fit has seen."""
 
 
-class ClassDeadline(Model):
+class ClassDeadline(ReportedModel):
     """By when requests of a class have their first token."""
 
     name: Word
@@ -129,7 +129,7 @@ class ClassDeadline(Model):
     """Time to first token, such as 500ms."""
 
 
-class SetpointStatus(Model):
+class SetpointStatus(ReportedModel):
     """What engines shall do, as decided; the intent is written here before it is pushed."""
 
     max_num_active_seqs: Number | None = None
@@ -159,7 +159,7 @@ class SetpointStatus(Model):
     """What engines predict by; it is sent anew only when it says something else."""
 
 
-class DecisionStatus(Model):
+class DecisionStatus(ReportedModel):
     """One decision: what triggered it, what it changed, what it expected and what came."""
 
     time: Time
@@ -176,7 +176,7 @@ class DecisionStatus(Model):
     """What was seen after it."""
 
 
-class ObjectiveStatus(Model):
+class ObjectiveStatus(ReportedModel):
     """How one objective is met; empty where nothing was counted."""
 
     name: Word
@@ -190,7 +190,7 @@ class ObjectiveStatus(Model):
     """Time over which both were counted."""
 
 
-class OrderStatus(Model):
+class OrderStatus(ReportedModel):
     """What came of the on-time order. Figures have two digits and stay while they are right within a quarter."""
 
     moved_behind: Number = 0
@@ -203,7 +203,7 @@ class OrderStatus(Model):
     """Time over which these were counted."""
 
 
-class SlowPodStatus(Model):
+class SlowPodStatus(ReportedModel):
     """A pod whose steps take longer than its siblings'."""
 
     name: Annotated[str, Field(max_length=253)]
@@ -212,7 +212,7 @@ class SlowPodStatus(Model):
     """How many times as long they take."""
 
 
-class TuningStatus(Model):
+class TuningStatus(ReportedModel):
     """What the tuner knows and did; all a new leader needs to resume."""
 
     mode: Mode = Mode.AUTO
@@ -243,7 +243,7 @@ class TuningStatus(Model):
     """The last five decisions, newest first."""
 
 
-class RecommendedReplicas(Model):
+class RecommendedReplicas(ReportedModel):
     """What the load needed, and until when it did."""
 
     replicas: Number
@@ -252,7 +252,7 @@ class RecommendedReplicas(Model):
     """When the load needed so many last. Absent: it does now."""
 
 
-class ScalingStatus(Model):
+class ScalingStatus(ReportedModel):
     """What the operator scales by; all a new leader needs to go on."""
 
     replicas: Number
@@ -265,7 +265,7 @@ class ScalingStatus(Model):
     """What was recommended within the window of scaleDown, oldest first, as far as it keeps pods."""
 
 
-class InferenceServiceStatus(Model):
+class InferenceServiceStatus(ReportedModel):
     """The tuner owns `objectives`, `tuning`, what is about scaling, and their conditions, the reconciler the rest."""
 
     observed_generation: Number = 0

@@ -89,9 +89,9 @@ def figures(answer: Any) -> Figures:
         if (uid := labels.get(UID)) is None or not math.isfinite(value):
             continue
         identity = (labels.get(NAMESPACE, ""), uid)
-        if identity not in found:
-            found[identity] = []
-        found[identity].append(Figure(labels, value, at))
+        if (group := found.get(identity)) is None:
+            group = found[identity] = []
+        group.append(Figure(labels, value, at))
     return found
 
 
@@ -102,9 +102,9 @@ def step_window(found: list[Figure], window: int) -> StepWindow | Unobserved:
         field = labels.get(FIELD, "")
         if field in _STEP_FIELDS:
             cell = (labels.get("bucket", ""), labels.get("kind", ""))
-            if cell not in cells:
-                cells[cell] = {}
-            cells[cell][field] = max(0.0, value)
+            if (sums := cells.get(cell)) is None:
+                sums = cells[cell] = {}
+            sums[field] = max(0.0, value)
         elif field == CELLS:
             seen = True
     if not seen:

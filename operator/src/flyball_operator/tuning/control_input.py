@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import NormalDist
 from typing import Final
 
@@ -165,9 +166,12 @@ class ControlInput:
         """Decodes to plan one step for: the mean, never above the limit."""
         return min(float(seqs), max(1.0, self.workload.decodes))
 
-    @property
+    @cached_property
     def mean_budget(self) -> tuple[float | None, str]:
-        """Seconds a step may take in the mean under all objectives, and the tightest's name; None if none says."""
+        """Seconds a step may take in the mean under all objectives, and the tightest's name; None if none says.
+
+        Reckoned once: the law asks for it at each of its steps.
+        """
         budgets = ((self.token_budget(objective), objective.name) for objective in self.objectives)
         return min(((budget, name) for budget, name in budgets if budget is not None), default=(None, ""))
 

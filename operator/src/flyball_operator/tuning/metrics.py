@@ -35,6 +35,8 @@ class TunerMetrics:
         )
         self._per_service: list[Counter | Gauge | Histogram] = []
         self._tuners: Count[tuple[str, str]] = Count()
+        #: What gauges show of each service: most figures are those of the tick before, and to find a series takes long.
+        self._shown: dict[tuple[str, str], dict[Gauge, float | None]] = {}
 
         def counter(name: str, text: str, *more: str) -> Counter:
             return self._of_a_service(Counter(name, text, (*_SERVICE, *more), registry=registry))
@@ -104,17 +106,17 @@ class TunerMetrics:
         hold = "changed" if decision.hold is None else decision.hold.value
         self._decisions.labels(namespace, service, hold).inc()
         if fit is not None:
-            self._error.labels(namespace, service).set(fit.error)
-            self._trusted.labels(namespace, service).set(fit.trusted)
+            self._show(self._error, namespace, service, fit.error)
+            self._show(self._trusted, namespace, service, fit.trusted)
 
     def policy(self, namespace: str, service: str, policy: Policy) -> None:
         """What the service shall run under."""
         for knob, value in policy.limits.given().items():
             self._limit.labels(namespace, service, knob.value).set(value)
         shed = policy.shed
-        _set(self._budget, namespace, service, policy.budget)
-        _set(self._deadline, namespace, service, shed.ttft_deadline_seconds if shed is not None else None)
-        _set(self._margin, namespace, service, shed.margin if shed is not None else None)
+        self._show(self._budget, namespace, service, policy.budget)
+        self._show(self._deadline, namespace, service, shed.ttft_deadline_seconds if shed is not None else None)
+        self._show(self._margin, namespace, service, shed.margin if shed is not None else None)
 
     def ages(self, namespace: str, service: str, *, tick: Callable[[], float], decision: Callable[[], float]) -> None:
         """How long ago a service was last seen to, read when scraped."""
@@ -123,17 +125,17 @@ class TunerMetrics:
 
     def slow_pods(self, namespace: str, service: str, number: int) -> None:
         """How many pods are slower than the others."""
-        self._slow_pods.labels(namespace, service).set(number)
+        self._show(self._slow_pods, namespace, service, number)
 
     def paused(self, namespace: str, service: str, paused: bool) -> None:
         """Whether tuning is paused."""
-        self._paused.labels(namespace, service).set(paused)
+        self._show(self._paused, namespace, service, paused)
 
     def capacity(self, namespace: str, service: str, balance: Balance | None) -> None:
         """What the pods carry, and how many of them the load needs."""
         known = balance if balance is not None and balance.settled else None
-        _set(self._capacity, namespace, service, known.replicas * known.rate if known is not None else None)
-        _set(self._replicas, namespace, service, known.advised if known is not None else None)
+        self._show(self._capacity, namespace, service, known.replicas * known.rate if known is not None else None)
+        self._show(self._replicas, namespace, service, known.advised if known is not None else None)
 
     def pushed(self, namespace: str, service: str, *, seconds: float, longest_step: float) -> None:
         """A pod acknowledged a setpoint."""
@@ -160,14 +162,18 @@ class TunerMetrics:
         """Drop the series of a service that has no tuner."""
         if (namespace, service) in self._tuners:
             return
+        self._shown.pop((namespace, service), None)
         for metric in self._per_service:
             metric.remove_by_labels({"namespace": namespace, "service": service})
 
-
-def _set(gauge: Gauge, namespace: str, service: str, figure: float | None) -> None:
-    """Show a figure, or no series where there is none."""
-    if figure is None:
-        # Not by labels, which looks through the series of all services.
-        gauge.remove(namespace, service)
-    else:
-        gauge.labels(namespace, service).set(figure)
+    def _show(self, gauge: Gauge, namespace: str, service: str, figure: float | None) -> None:
+        """Show a figure, or no series where there is none."""
+        shown = self._shown.setdefault((namespace, service), {})
+        if shown.get(gauge) == figure and gauge in shown:
+            return
+        shown[gauge] = figure
+        if figure is None:
+            # Not by labels, which looks through the series of all services.
+            gauge.remove(namespace, service)
+        else:
+            gauge.labels(namespace, service).set(figure)

@@ -36,8 +36,8 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
-#: Models whose figures are kept: each is asked about until the next window of its service. Likewise of durations, most
-#: of which follow from the objectives alone.
+#: Models whose figures are kept: each is asked about until the next window of its service. Likewise of durations,
+#: deadlines and budgets, most of which follow from the objectives alone.
 _MODELS: Final = 4096
 #: Steps that models are compared by: running decodes, prefill tokens, context before them, and that of each decode.
 _COMPARED: Final = (
@@ -142,15 +142,30 @@ def wanted_policy(
     deadline = deadlines.get(DEFAULT_CLASS)
     shed, on_time, margin = None, None, round(margins.first_token, 2)
     if deadlines and spec.sheds:
-        shed = Shed(ttft_deadline_seconds=deadline, margin=margin, refusal_status=spec.refusal_status)
+        shed = _shed(deadline, margin, spec.refusal_status)
     if deadlines and spec.orders:
-        on_time = OnTime(first_token_deadline_seconds=deadline, margin=margin)
+        on_time = _on_time(deadline, margin)
     due = _of_classes(deadlines) if shed is not None or on_time is not None else ()
     step = None
     if output.budget is not None or shed is not None or on_time is not None:
         budget = NO_BUDGET if output.budget is None else rounded(min(NO_BUDGET, output.budget))
-        step = StepBudget(seconds=budget, model=model_spec(model))
+        step = _step_budget(budget, model)
     return Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due)
+
+
+@lru_cache(_MODELS)
+def _shed(deadline: float | None, margin: float, status: Literal[503, 429]) -> Shed:
+    return Shed(ttft_deadline_seconds=deadline, margin=margin, refusal_status=status)
+
+
+@lru_cache(_MODELS)
+def _on_time(deadline: float | None, margin: float) -> OnTime:
+    return OnTime(first_token_deadline_seconds=deadline, margin=margin)
+
+
+@lru_cache(_MODELS)
+def _step_budget(seconds: float, model: StepModel) -> StepBudget:
+    return StepBudget(seconds=seconds, model=model_spec(model))
 
 
 def within_spec(present: Policy, spec: TuningSpec, *, first: Policy | None) -> tuple[Policy, str] | None:

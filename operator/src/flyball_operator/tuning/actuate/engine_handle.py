@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
+from flyball_operator.api.base import forget_given
 from flyball_operator.engines.errors import BadAnswerError, EngineError, SetpointRefusedError, UnreachableError
 from flyball_operator.tuning.observe.signals import PackedSteps
 from flyball_operator.tuning.observe.stall import AdmissionStall, observed
@@ -66,6 +67,7 @@ class EngineHandle:
         self.read_back, self.holds = read_back.without_steps(), common(read_back)
         if given is not None and read_back.accepted == given:
             self.read_back = self.read_back.model_copy(update={"accepted": given})
+        _forget_given(self.read_back)
         self.problem, self.verified_at = None, now
         return tripped
 
@@ -123,6 +125,16 @@ def common(read_back: ReadBack) -> Generation | None:
 def waits(read_back: ReadBack) -> bool:
     """Whether an engine has requests that wait."""
     return any(core.waiting > 0 for core in read_back.cores)
+
+
+def _forget_given(read_back: ReadBack) -> None:
+    """There is a read-back of each pod of all services, of some eight models."""
+    forget_given(read_back)
+    for core in read_back.cores:
+        forget_given(core)
+        for part in (core.applied, core.effective, core.start, core.ceilings, core.order):
+            if part is not None:
+                forget_given(part)
 
 
 def _holds_back(read_back: ReadBack) -> bool:

@@ -148,11 +148,12 @@ class EnginePods:
 
         Those that were read back since that time come first: what the others had may be a minute old.
         """
+        reach = self.reach()
         well = {
             uid: (handle.verified_at >= since, handle.requests)
             for uid, handle in self._handles.items()
             if handle.read_back is not None and handle.read_back.governed and handle.problem is None
-            if not self._doubt(handle)
+            if not _doubt(handle, reach)
         }
         return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
 
@@ -208,11 +209,6 @@ class EnginePods:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
         return [found for handle in self._handles.values() if (found := handle.claimed) is not None]
 
-    def _doubt(self, handle: EngineHandle) -> str:
-        """What is wrong with the numbers that a pod answers with, empty if nothing is."""
-        found = handle.claimed
-        return self.reach().message(found) if found is not None else ""
-
     def overtaken(self, live: Setpoint) -> bool:
         """Whether an engine holds numbers that order above these and can be, or another body under them.
 
@@ -226,12 +222,12 @@ class EnginePods:
 
     def problems(self, asked: Queueing, *, sheds: bool = False) -> list[tuple[Reason, str]]:
         """What is wrong, the gravest first, by pod. Users `asked` for this; `sheds`: requests are to be refused."""
-        found: list[tuple[Reason, str]] = []
+        found, reach = list[tuple[Reason, str]](), self.reach()
         for uid, handle in self._handles.items():
             name = self._ready[uid].name
             if handle.read_back is not None and not handle.read_back.governed:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
-            elif doubt := self._doubt(handle):
+            elif doubt := _doubt(handle, reach):
                 found.append((Reason.UNEXPLAINED, f"{name}: {doubt}"))
             elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
                 reason = reason_of(handle.problem)
@@ -379,6 +375,11 @@ class EnginePods:
             self.known.told(uid, handle.read_back)
         if tripped:
             self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
+
+
+def _doubt(handle: EngineHandle, reach: GenerationBounds) -> str:
+    """What is wrong with the numbers that a pod answers with, empty if nothing is."""
+    return reach.message(handle.claimed) if handle.claimed is not None else ""
 
 
 def _start(uid: str, handle: EngineHandle) -> str:
