@@ -214,11 +214,12 @@ def test_autoscalers_read_both_figures_while_they_are_known() -> None:
             spec=spec,
             now=TUNABLES.window_seconds * min(number, 3),
         )
-    metrics.capacity(
-        "team", "chat", weighed(known, Carried(rate=5.0), arrivals=14.0, cores=2, pods=2, spec=spec, now=60.0)
-    )
+    settled = weighed(known, Carried(rate=5.0), arrivals=14.0, cores=2, pods=2, spec=spec, now=60.0)
+    metrics.capacity("team", "chat", settled)
     page = generate_latest(registry).decode()
     assert 'flyball_operator_capacity_requests_per_second{namespace="team",service="chat"} 10.0' in page
     assert 'flyball_operator_desired_replicas{namespace="team",service="chat"} 3.0' in page
     metrics.forget("team", "chat")
     assert "chat" not in generate_latest(registry).decode()
+    metrics.capacity("team", "chat", settled)
+    assert "chat" in generate_latest(registry).decode(), "one that comes back is shown, be its figures the same"
