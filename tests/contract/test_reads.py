@@ -1,4 +1,4 @@
-"""How tests look at a cluster, against an API server that knows three objects."""
+"""How tests look at a cluster and change it, against an API server that knows three objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support import reads
-from support.cluster import KubectlError, get, items
+from support.cluster import KubectlError, applied, get, items, patch
 
 POD: dict[str, Any] = {"metadata": {"name": "chat-0", "managedFields": [{"manager": "kubelet"}]}, "spec": {}}
 KNOWN: dict[str, tuple[int, dict[str, Any]]] = {
@@ -21,6 +21,10 @@ KNOWN: dict[str, tuple[int, dict[str, Any]]] = {
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ours": (200, {"kind": "CRD", "metadata": {}}),
     "/apis/coordination.k8s.io/v1/namespaces/team/leases/one": (403, {"message": "not granted"}),
 }
+
+
+#: Path, query, content type and body of each change.
+PATCHED: list[tuple[str, str, str, Any]] = []
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -32,6 +36,16 @@ class Answers(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
+
+    def do_PATCH(self) -> None:
+        """Of the pod; what was asked for is kept."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        path, _, query = self.path.partition("?")
+        status, answer = KNOWN.get(path.removesuffix("/status"), (404, {"message": "not found"}))
+        PATCHED.append((path, query, self.headers["Content-Type"], body))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
 
     def log_message(self, *_: object) -> None:
         """Nowhere."""
@@ -88,3 +102,17 @@ def test_what_is_refused_or_not_answered_is_an_error_and_never_an_absent_object(
     server.server_close()
     with pytest.raises(KubectlError, match="refused"):
         get("pod", "chat-0", namespace="team")
+
+
+@pytest.mark.usefixtures("server")
+def test_a_change_is_what_kubectl_makes_of_it_and_an_absent_object_is_an_error() -> None:
+    PATCHED.clear()
+    patch("pod", "chat-0", {"status": {"phase": None}}, namespace="team", subresource="status")
+    applied("pod", {"metadata": {"name": "chat-0"}}, namespace="team")
+    pod, merged, whole = "/api/v1/namespaces/team/pods/chat-0", "merge-patch+json", "apply-patch+yaml"
+    assert list(PATCHED) == [
+        (f"{pod}/status", "fieldManager=kubectl-patch", f"application/{merged}", {"status": {"phase": None}}),
+        (pod, "fieldManager=test&force=true", f"application/{whole}", {"metadata": {"name": "chat-0"}}),
+    ]
+    with pytest.raises(KubectlError, match="not found"):
+        patch("pod", "chat-1", {}, namespace="team")

@@ -55,6 +55,15 @@ def apply(manifest: Object, *, namespace: str, server_side: bool = False) -> Non
     kubectl("apply", "-n", namespace, *extra, "-f", "-", stdin=json.dumps(manifest))
 
 
+def applied(kind: str, manifest: Object, *, namespace: str) -> None:
+    """Server-side apply of what no user would apply, without a kubectl."""
+    _expect_cluster()
+    try:
+        reads.apply(kind, namespace, manifest)
+    except reads.ReadError as error:
+        raise KubectlError(str(error)) from error
+
+
 def dry_created(body: Object, *, namespace: str) -> Object:
     """The object as the API server would make it; `refused` alone, with its words, where it would not."""
     try:
@@ -92,9 +101,13 @@ def _without_managed_fields(found: Object) -> Object:
     return found
 
 
-def patch(kind: str, name: str, change: Object, *, namespace: str) -> None:
+def patch(kind: str, name: str, change: Object, *, namespace: str, subresource: str = "") -> None:
     """JSON merge patch."""
-    kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps(change))
+    _expect_cluster()
+    try:
+        reads.merge(kind, namespace, name, change, subresource=subresource)
+    except reads.ReadError as error:
+        raise KubectlError(str(error)) from error
 
 
 def delete(kind: str, name: str, *, namespace: str, cascade: str = "background", wait: bool = True) -> None:

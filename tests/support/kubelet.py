@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from support.cluster import KubectlError, apply, get, items, kubectl
+from support.cluster import KubectlError, applied, get, items, patch
 
 #: The state of a container whose image reference the kubelet cannot read.
 UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
@@ -80,10 +79,7 @@ def _conditions(kinds: Sequence[str], status: str) -> list[Object]:
 
 
 def _play_status(namespace: str, pod: str, status: Object) -> None:
-    kubectl(
-        "patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge",
-        "-p", json.dumps({"status": status}),
-    )  # fmt: skip
+    patch("pod", pod, {"status": status}, namespace=namespace, subresource="status")
 
 
 def _pass_over_gone(error: KubectlError) -> None:
@@ -108,7 +104,8 @@ def play_endpoints(namespace: str, ready: list[Object]) -> None:
         names.LABEL_MANAGED_BY: names.MANAGED_BY,
         names.LABEL_SERVICE: "chat",
     }
-    apply(
+    applied(
+        "endpointslice",
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",

@@ -1,4 +1,4 @@
-"""What the API server has, asked in this process.
+"""What the API server has, asked and changed in this process.
 
 Tests that wait look ten times a second, and a kubectl for each look takes forty times as much of the processors as a
 request: engines and operators lack it.
@@ -70,21 +70,54 @@ def api() -> client.ApiClient:
 
 def read(kind: str, namespace: str, name: str | None = None, *, selector: str = "") -> Object | None:
     """An object, or the list of all where `name` is absent; None if there is none. Raises `ReadError`."""
-    resource = _BY_NAME[kind]
-    path = resource.path(namespace if resource.namespaced else None, name)
-    query = [("labelSelector", selector)] if selector else []
-    headers = {"Accept": "application/json"}
-    try:
-        request = api().param_serialize(
-            "GET", path, query_params=query, header_params=headers, auth_settings=["BearerToken"]
-        )
-        answer = api().call_api(*request, _request_timeout=30.0)
-        body = answer.read()  # type: ignore[no-untyped-call]
-    except (ApiException, HTTPError) as error:
-        raise ReadError(f"{path}: {error}") from error
-    if answer.status == 404 and name is not None:
+    path = _path(kind, namespace, name)
+    status, body = _ask("GET", path, {"labelSelector": selector} if selector else {})
+    if status == 404 and name is not None:
         return None
-    if answer.status != 200:
-        raise ReadError(f"{path}: {answer.status} {body.decode(errors='replace')}")
+    if status != 200:
+        raise ReadError(f"{path}: {status} {body}")
     found: Object = json.loads(body)
     return found
+
+
+def merge(kind: str, namespace: str, name: str, change: Object, *, subresource: str = "") -> None:
+    """JSON merge patch, as kubectl makes it. Raises `ReadError`."""
+    path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
+    _change(path, {"fieldManager": "kubectl-patch"}, change, "application/merge-patch+json")
+
+
+def apply(kind: str, namespace: str, manifest: Object) -> None:
+    """Server-side apply. Raises `ReadError`."""
+    path = _path(kind, namespace, manifest["metadata"]["name"])
+    _change(path, {"fieldManager": "test", "force": "true"}, manifest, "application/apply-patch+yaml")
+
+
+def _path(kind: str, namespace: str, name: str | None) -> str:
+    resource = _BY_NAME[kind]
+    return resource.path(namespace if resource.namespaced else None, name)
+
+
+def _change(path: str, query: dict[str, str], body: Object, content: str) -> None:
+    status, said = _ask("PATCH", path, query, body, content)
+    if status not in (200, 201):
+        raise ReadError(f"{path}: {status} {said}")
+
+
+def _ask(
+    method: str, path: str, query: dict[str, str], body: Object | None = None, content: str = ""
+) -> tuple[int, str]:
+    """Status and body of the answer. Raises `ReadError` where there is none."""
+    headers = {"Accept": "application/json"} | ({"Content-Type": content} if content else {})
+    try:
+        request = api().param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        answer = api().call_api(*request, _request_timeout=30.0)
+        return answer.status, answer.read().decode(errors="replace")  # type: ignore[no-untyped-call]
+    except (ApiException, HTTPError) as error:
+        raise ReadError(f"{path}: {error}") from error
