@@ -12,7 +12,8 @@ import yaml
 from support import devices
 from support.api import InferenceServices
 from support.cluster import expect_established, get, kubectl, namespace
-from support.operators import OperatorProcess, operator
+from support.operators import OperatorProcess
+from support.shared_operator import SharedOperator, shared_operator
 
 CRD = Path(__file__).resolve().parents[2] / "crds/inferenceservices.serving.flyball.dev.yaml"
 
@@ -66,10 +67,17 @@ def place(crd: Path) -> Iterator[str]:
         yield name
 
 
+@pytest.fixture(scope="module")
+def shared(crd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedOperator]:
+    """An operator of this module's own."""
+    with shared_operator(tmp_path_factory.mktemp("shared")) as one:
+        yield one
+
+
 @pytest.fixture
-def running(place: str, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator for that namespace."""
-    with operator(place, tmp_path) as process:
+def running(place: str, shared: SharedOperator) -> Iterator[OperatorProcess]:
+    """The module's operator, which looks after that namespace meanwhile."""
+    with shared.at(place) as process:
         yield process
 
 

@@ -15,6 +15,7 @@ from support.cluster import Object, apply, get, items, kubectl, namespace, patch
 from support.kubelet import play_kubelet
 from support.operators import Audit, Write, expect_condition, expect_no_node, idle_service, operator
 from support.policies import STRIPS_A_LABEL, STRIPS_THE_COMMAND, mutating, remove
+from support.shared_operator import SharedOperator
 
 RESOURCE = names.CRD_NAME
 #: Creating, claiming the fields of the creation, noting that its pods fit no node, and that they are ready.
@@ -47,9 +48,9 @@ def tell_events(place: str) -> list[str]:
     ids=["command", "label"],
 )
 def test_a_policy_that_undoes_what_flyball_needs_is_told_without_a_further_write(
-    place: str, tmp_path: Path, patches: str, field: str
+    place: str, shared: SharedOperator, patches: str, field: str
 ) -> None:
-    with mutating(place, patches), operator(place, tmp_path):
+    with mutating(place, patches), shared.at(place):
         audit = Audit()
         apply(idle_service(), namespace=place)
         message = expect_condition(place, "Accepted", "False", "ChangedByOthers")
@@ -91,8 +92,8 @@ def test_a_policy_that_goes_away_is_noticed_at_the_resync(place: str, tmp_path: 
         assert "flyball_engine.launch" in deployment(place)["spec"]["template"]["spec"]["containers"][0]["command"]
 
 
-def test_another_controller_is_named(place: str, tmp_path: Path) -> None:
-    with operator(place, tmp_path):
+def test_another_controller_is_named(place: str, shared: SharedOperator) -> None:
+    with shared.at(place):
         apply(idle_service(spec__replicas=1), namespace=place)
         expect_no_node(place)
         audit = Audit()

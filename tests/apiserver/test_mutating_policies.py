@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,13 @@ from support.kubelet import play_trouble
 from support.operators import (
     IMAGE,
     Audit,
+    OperatorProcess,
     Write,
     condition,
     expect_condition,
     expect_no_node,
     idle_service,
     one,
-    operator,
     serve,
 )
 from support.policies import (
@@ -38,11 +40,22 @@ from support.policies import (
     refusing,
     remove,
 )
+from support.shared_operator import SharedOperator, shared_operator
 
 ASKED = {"key": "test/asked", "operator": "Exists"}
 RESYNC = 5.0
 #: Two resyncs, be they late: one after all that went before, and one after a look without a cause.
 LONG = 2.5 * RESYNC
+
+
+Looks = Callable[[str], AbstractContextManager[OperatorProcess]]
+
+
+@pytest.fixture(scope="module")
+def looks(crd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looks]:
+    """An operator of this module's own that often looks at everything: a context of a namespace that it looks after."""
+    with shared_operator(tmp_path_factory.mktemp("shared"), resync_seconds=str(RESYNC)) as one:
+        yield one.at
 
 
 def asked() -> Object:
@@ -117,8 +130,8 @@ def expect_quiet(place: str, audit: Audit) -> None:
     ],
     ids=["toleration", "label", "template-label", "sidecar", "variable", "mirror", "pull-policy"],
 )
-def test_what_a_policy_adds_costs_no_writes(place: str, tmp_path: Path, patches: str, image: str) -> None:
-    with mutating(place, patches), operator(place, tmp_path, resync_seconds=str(RESYNC)):
+def test_what_a_policy_adds_costs_no_writes(place: str, looks: Looks, patches: str, image: str) -> None:
+    with mutating(place, patches), looks(place):
         audit = Audit()
         apply(asked(), namespace=place)
         expect_no_node(place)
@@ -150,8 +163,8 @@ SAID_BUT_NOT_KEPT = {
 
 
 @pytest.mark.parametrize("more", [{}, SAID_BUT_NOT_KEPT], ids=["plain", "said-but-not-kept"])
-def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, tmp_path: Path, more: Object) -> None:
-    with operator(place, tmp_path, resync_seconds=str(RESYNC)):
+def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, looks: Looks, more: Object) -> None:
+    with looks(place):
         audit = Audit()
         service = asked()
         service["spec"]["podTemplate"].update(more)
@@ -161,8 +174,8 @@ def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, tmp
         assert not audit.dry_runs(place)
 
 
-def test_a_policy_that_comes_later_waits_for_the_next_edit(place: str, tmp_path: Path) -> None:
-    with operator(place, tmp_path, resync_seconds=str(RESYNC)):
+def test_a_policy_that_comes_later_waits_for_the_next_edit(place: str, looks: Looks) -> None:
+    with looks(place):
         audit = Audit()
         apply(asked(), namespace=place)
         serve(place)
@@ -176,8 +189,8 @@ def test_a_policy_that_comes_later_waits_for_the_next_edit(place: str, tmp_path:
             expect_quiet(place, audit)
 
 
-def test_a_policy_that_goes_away_leaves_what_was_asked_for(place: str, tmp_path: Path) -> None:
-    with operator(place, tmp_path, resync_seconds=str(RESYNC)):
+def test_a_policy_that_goes_away_leaves_what_was_asked_for(place: str, looks: Looks) -> None:
+    with looks(place):
         audit = Audit()
         with mutating(place, USES_THE_MIRROR):
             apply(asked(), namespace=place)
@@ -188,8 +201,8 @@ def test_a_policy_that_goes_away_leaves_what_was_asked_for(place: str, tmp_path:
         expect_quiet(place, audit)
 
 
-def test_what_a_policy_had_added_stays_until_somebody_removes_it(place: str, tmp_path: Path) -> None:
-    with operator(place, tmp_path, resync_seconds=str(RESYNC)):
+def test_what_a_policy_had_added_stays_until_somebody_removes_it(place: str, looks: Looks) -> None:
+    with looks(place):
         audit = Audit()
         with mutating(place, ADDS_A_SIDECAR):
             apply(asked(), namespace=place)
@@ -205,8 +218,8 @@ def test_what_a_policy_had_added_stays_until_somebody_removes_it(place: str, tmp
         assert [container["name"] for container in pod(place)["containers"]] == ["engine"]
 
 
-def test_an_edit_by_hand_of_what_a_policy_changes_is_undone(place: str, tmp_path: Path) -> None:
-    with mutating(place, TOLERATES_MORE), operator(place, tmp_path, resync_seconds=str(RESYNC)):
+def test_an_edit_by_hand_of_what_a_policy_changes_is_undone(place: str, looks: Looks) -> None:
+    with mutating(place, TOLERATES_MORE), looks(place):
         audit = Audit()
         apply(asked(), namespace=place)
         serve(place)
@@ -217,8 +230,8 @@ def test_an_edit_by_hand_of_what_a_policy_changes_is_undone(place: str, tmp_path
         expect_quiet(place, audit)
 
 
-def test_a_sidecar_that_a_policy_puts_into_pods_is_named_when_it_fails(place: str, tmp_path: Path) -> None:
-    with mutating(place, INJECTS_A_SIDECAR, pods=True), operator(place, tmp_path):
+def test_a_sidecar_that_a_policy_puts_into_pods_is_named_when_it_fails(place: str, shared: SharedOperator) -> None:
+    with mutating(place, INJECTS_A_SIDECAR, pods=True), shared.at(place):
         apply(asked(), namespace=place)
         serve(place)
         assert "added" not in [container["name"] for container in pod(place)["containers"]]
@@ -230,8 +243,8 @@ def test_a_sidecar_that_a_policy_puts_into_pods_is_named_when_it_fails(place: st
         serve(place)
 
 
-def test_a_policy_that_refuses_is_named(place: str, tmp_path: Path) -> None:
-    with operator(place, tmp_path), refusing(place, "no Deployments today"):
+def test_a_policy_that_refuses_is_named(place: str, shared: SharedOperator) -> None:
+    with shared.at(place), refusing(place, "no Deployments today"):
         apply(asked(), namespace=place)
         said = expect_condition(place, "Accepted", "False", "RefusedByServer")
         assert f"ValidatingAdmissionPolicy '{place}'" in said

@@ -211,7 +211,8 @@ def test_orphans_are_left_alone_until_they_are_removed(place: str, running: Oper
     serve(place)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+# With one replica, `test_last_device.py` and `test_readiness.py` show a rollback.
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_bad_image_is_taken_back_while_the_good_one_serves(
     place: str, running: OperatorProcess, replicas: int
 ) -> None:

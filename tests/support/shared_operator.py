@@ -1,0 +1,52 @@
+"""An operator that the tests of a file share: its start takes the processors longer than what most ask of it.
+
+Each test's namespace is its own. The operator looks after it for as long as the test lasts, by a label.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flyball_lab.harness.waiting import eventually
+from support.cluster import kubectl, namespace
+from support.operators import OperatorProcess
+
+
+@dataclass(frozen=True)
+class SharedOperator:
+    """The process, and the label of namespaces that it looks after."""
+
+    process: OperatorProcess
+    label: str
+
+    @contextmanager
+    def at(self, place: str) -> Iterator[OperatorProcess]:
+        """It looks after this namespace; at the end it must have logged no error meanwhile."""
+        known = len(self.process.trouble())
+        kubectl("label", "namespace", place, f"{self.label}=yes")
+        eventually(lambda: self.process.watches(place), expecting=f"{place} watched by {self.process.name}")
+        try:
+            yield self.process
+        finally:
+            kubectl("label", "namespace", place, f"{self.label}-")
+            eventually(lambda: f'namespace="{place}"' not in self.process.metrics(), expecting=f"{place} left alone")
+        assert not self.process.trouble()[known:]
+
+
+@contextmanager
+def shared_operator(folder: Path, **settings: Any) -> Iterator[SharedOperator]:
+    """A ready operator that looks after no namespace yet; at the end it must have logged no error."""
+    label = f"flyball.test/shared-{uuid.uuid4().hex[:6]}"
+    with namespace("flyball-shared") as own:
+        process = OperatorProcess(own, folder, watch_namespace_selector=label, **settings)
+        try:
+            process.expect_ready()
+            yield SharedOperator(process, label)
+        finally:
+            process.stop()
+        assert not process.trouble()
