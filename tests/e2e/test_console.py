@@ -19,13 +19,11 @@ pytestmark = pytest.mark.cluster
 PORT = 8081
 
 
-@pytest.fixture(scope="module")
-def operator(flyball: Flyball) -> Iterator[Object]:
-    """The operator's pod, with the console switched on meanwhile."""
-    flyball.install(console={"enabled": True})
+@pytest.fixture
+def console_pod(flyball: Flyball) -> Object:
+    """The operator's pod. Whoever asks for it has the console on."""
     eventually(lambda: len(flyball.operator_pods()) == 1, expecting="one pod of the operator")
-    yield flyball.operator_pods()[0]
-    flyball.install(console={"enabled": False})
+    return flyball.operator_pods()[0]
 
 
 @contextmanager
@@ -43,9 +41,9 @@ def forwarded(pod: Object) -> Iterator[str]:
             forwarding.terminate()
 
 
-def test_who_may_forward_the_pods_ports_sees_a_service_and_changes_nothing(chat: Service, operator: Object) -> None:
+def test_who_may_forward_the_pods_ports_sees_a_service_and_changes_nothing(chat: Service, console_pod: Object) -> None:
     page = f"/services/{chat.namespace}/{chat.name}"
-    with forwarded(operator) as url, httpx.Client(base_url=url, timeout=60) as reader:
+    with forwarded(console_pod) as url, httpx.Client(base_url=url, timeout=60) as reader:
         eventually(lambda: chat.name in reader.get("/").text, expecting="the fleet page names the service")
         shown = reader.get(page)
         assert shown.status_code == 200
@@ -54,6 +52,6 @@ def test_who_may_forward_the_pods_ports_sees_a_service_and_changes_nothing(chat:
         assert reader.post(page).status_code == 405
 
 
-def test_nobody_reaches_it_by_the_pods_address(operator: Object) -> None:
+def test_nobody_reaches_it_by_the_pods_address(console_pod: Object) -> None:
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://{operator['status']['podIP']}:{PORT}/", timeout=10)
+        httpx.get(f"http://{console_pod['status']['podIP']}:{PORT}/", timeout=10)

@@ -9,7 +9,8 @@ import pytest
 
 from flyball_lab.harness.streams import StreamLoad
 from flyball_lab.harness.waiting import eventually
-from support.cluster import Object, apply, delete, get, items, kubectl, patch
+from support.cluster import apply, delete, get, items, kubectl, patch
+from support.engine_starts import EngineStarts
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
 
 pytestmark = pytest.mark.cluster
@@ -26,25 +27,18 @@ def owned_by(service: Service, uid: str) -> list[str]:
     ]
 
 
-def small(service: Service, flyball: Flyball) -> Object:
-    return inference_service(service.name, image=flyball.refs["engine-cpu"])
-
-
 @pytest.fixture
-def service(flyball: Flyball) -> Iterator[Service]:
+def short(flyball: Flyball, starts: EngineStarts) -> Iterator[Service]:
     """A service of the scenario's own, gone however it ends: a second engine takes a core from the others."""
     made = Service("short", flyball.watched)
-    apply(small(made, flyball), namespace=made.namespace)
+    starts.ask(made.name)
     yield made
     delete(RESOURCE, made.name, namespace=made.namespace)
-    eventually(lambda: not pods_of(made), expecting="its pods gone", within=240)
 
 
-def pods_of(service: Service) -> list[Object]:
-    return items("pods", namespace=service.namespace, selector=f"serving.flyball.dev/service={service.name}")
-
-
-def test_deleting_leaves_nothing(service: Service) -> None:
+def test_deleting_leaves_nothing(flyball: Flyball) -> None:
+    service = Service("never-up", flyball.watched)
+    apply(inference_service(service.name, image=flyball.refs["engine-cpu"]), namespace=service.namespace)
     eventually(service.pods, expecting="a pod")
     uid = service.uid
     assert owned_by(service, uid)
@@ -53,21 +47,23 @@ def test_deleting_leaves_nothing(service: Service) -> None:
 
 
 def test_a_service_that_is_made_again_governs_and_nothing_of_the_one_before_is_left(
-    service: Service, flyball: Flyball
+    short: Service, starts: EngineStarts
 ) -> None:
-    service.expect_governed()
-    old = service.uid
-    load = StreamLoad(url=service.url(), model=MODEL, concurrency=4)
+    short.expect_governed()
+    old = short.uid
+    load = StreamLoad(url=short.url(), model=MODEL, concurrency=4)
     with load.running() as totals:  # its requests break when their pods go: that is what deleting asks for
         eventually(lambda: totals.finished > 0, expecting="requests")
-        delete(RESOURCE, service.name, namespace=service.namespace, wait=False)
-        eventually(lambda: get(RESOURCE, service.name, namespace=service.namespace) is None, expecting="gone")
-        apply(small(service, flyball), namespace=service.namespace)
-        service.expect_governed(within=600)
-    expect_served(service)
-    assert service.uid != old
-    assert service.read_back()["service"] == service.uid
-    eventually(lambda: not owned_by(service, old), expecting="nothing of the old service is left", within=240)
+        delete(RESOURCE, short.name, namespace=short.namespace, wait=False)
+        eventually(lambda: get(RESOURCE, short.name, namespace=short.namespace) is None, expecting="gone")
+        starts.ask(short.name)
+    # Those that were still sent to the address of before have waited for it meanwhile.
+    starts.ask_next()
+    short.expect_governed(within=600)
+    expect_served(short)
+    assert short.uid != old
+    assert short.read_back()["service"] == short.uid
+    eventually(lambda: not owned_by(short, old), expecting="nothing of the old service is left", within=240)
 
 
 def expect_served(service: Service) -> None:
@@ -79,22 +75,22 @@ def expect_served(service: Service) -> None:
 
 
 @pytest.mark.long
-def test_what_a_deleted_service_left_is_nobodys(service: Service, flyball: Flyball) -> None:
+def test_what_a_deleted_service_left_is_nobodys(short: Service, starts: EngineStarts) -> None:
     """Deleted with `--cascade=orphan` and made again, it waits until somebody removes what serves."""
-    service.expect_governed()
-    old, pod = service.uid, service.pod()
-    delete(RESOURCE, service.name, namespace=service.namespace, cascade="orphan")
-    apply(small(service, flyball), namespace=service.namespace)
-    service.expect_condition("Accepted", "False", reason="NameConflict")
-    expect_served(service)
-    orphan = get("pod", pod["metadata"]["name"], namespace=service.namespace)
+    short.expect_governed()
+    old, pod = short.uid, short.pod()
+    delete(RESOURCE, short.name, namespace=short.namespace, cascade="orphan")
+    starts.ask(short.name)
+    short.expect_condition("Accepted", "False", reason="NameConflict")
+    expect_served(short)
+    orphan = get("pod", pod["metadata"]["name"], namespace=short.namespace)
     assert orphan is not None
     assert orphan["metadata"]["uid"] == pod["metadata"]["uid"]
     for kind in ("deployments", "services", "poddisruptionbudgets"):
-        kubectl("delete", kind, service.name, "-n", service.namespace)
-    service.expect_condition("Accepted", "True")
-    service.expect_governed(within=600)
-    assert service.read_back()["service"] == service.uid != old
+        kubectl("delete", kind, short.name, "-n", short.namespace)
+    short.expect_condition("Accepted", "True")
+    short.expect_governed(within=600)
+    assert short.read_back()["service"] == short.uid != old
 
 
 def test_an_edited_objective_is_counted_against_and_rolls_no_pod(chat: Service) -> None:

@@ -20,7 +20,7 @@ from support.live import ANSWER, MODEL, PROMPTS, RESOURCE, Service
 from support.measured import Measurement, Wish, measure
 from support.scraped import scraped
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 #: Seconds between two scrapes, and between two looks of the tuner.
 PERIOD = 5.0
@@ -120,7 +120,7 @@ def untuned(tuned: Service) -> Iterator[Service]:
 def test_attained_fractions_are_what_the_clients_measure(
     untuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
 ) -> None:
-    before = clients(untuned, 40)
+    before = clients(untuned, 24)
     # Half of the requests or so keep the first two; what a verdict hangs on is far from what they see. The API server
     # takes a later first token than a whole answer only where more of the first tokens must come in time.
     targets = {
@@ -136,7 +136,7 @@ def test_attained_fractions_are_what_the_clients_measure(
     )
     for one, _ in targets.values():
         expect_scraped(untuned, one, 0)
-    seen = clients(untuned, 160)
+    seen = clients(untuned, 80)
     for name, (one, target) in targets.items():
         expect_scraped(untuned, one, len(seen.finished))
         note_figure(expect_agreement(untuned, name, one, target, seen))

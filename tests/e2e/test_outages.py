@@ -10,6 +10,7 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from support.cluster import kubectl, patch, throughout
+from support.engine_starts import EngineStarts
 from support.live import RESOURCE, Service
 from support.node import kill_process
 
@@ -29,7 +30,7 @@ def pinned(chat: Service, seqs: int) -> Iterator[None]:
 
 
 def test_a_killed_engine_core_is_named_and_its_engine_gets_its_setpoint_back(
-    chat: Service, note_figure: Callable[[str], None]
+    chat: Service, starts: EngineStarts, note_figure: Callable[[str], None]
 ) -> None:
     with pinned(chat, 11):
         before = chat.pod()
@@ -40,6 +41,7 @@ def test_a_killed_engine_core_is_named_and_its_engine_gets_its_setpoint_back(
         note_figure(message)
         assert "ended at" in message
         assert "exit code" in message
+        starts.ask_next()
 
         def back() -> bool:
             pod = chat.pod()
@@ -62,7 +64,8 @@ def test_limits_hold_while_prometheus_is_away(chat: Service) -> None:
     try:
         chat.expect_condition("MetricsAvailable", "False", within=180)
         held = chat.effective()
-        throughout(lambda: chat.effective() == held, expecting="the limits hold", seconds=30, every=5)
+        # Three looks of the tuner.
+        throughout(lambda: chat.effective() == held, expecting="the limits hold", seconds=15, every=1)
     finally:
         kubectl("scale", "deployment", "prometheus", "-n", "monitoring", "--replicas=1")
     chat.expect_condition("MetricsAvailable", "True", within=240)
