@@ -15,11 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flyball_engine.contract import (
-    DEFAULT_CLASS,
-    Batching,
     Generation,
-    Limits,
-    QueueLimits,
     Refusal,
     Setpoint,
 )
@@ -334,14 +330,7 @@ class EnginePods:
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
         handle = self._handles.get(address.key)
-        sent = setpoint
-        if handle is not None and handle.read_back is not None and not handle.read_back.governed:
-            # It would refuse the whole; what is counted of its requests it can be told.
-            nothing: dict[str, object] = dict.fromkeys(("step", "shed", "on_time", "classes"))
-            nothing |= {"limits": Limits(), "batching": Batching(), "queue": QueueLimits()}
-            counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
-            sent = setpoint.model_copy(update=nothing | {"objectives": counted})
-        self._sent = sent
+        sent = self._sent = setpoint if handle is None else handle.able(setpoint)
         written = self.client.timed(address, lambda there: self.client.write(there, sent))
         answer = await tracing.push(address, sent, written)
         self._received(address.key, handle, answer)
