@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.config
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from kopf._cogs.structs.bodies import Body
 from kopf._core.actions.loggers import ObjectLogger
 
 from flyball_engine.log_events import EngineLogEvent, EventLog
-from flyball_engine.vllm import plugin
 from flyball_lab.tools.log_events import engine_lines, logged_lines
 from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.app.settings import LogFormat, LogLevel
@@ -69,17 +69,25 @@ def test_the_engine_names_the_event_in_the_message_and_as_a_field(caplog: pytest
     assert "disk full" in caplog.text
 
 
-def test_the_engine_s_lines_go_where_vllm_s_go_though_it_says_where_after_the_plugin_is_loaded(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_engine_s_lines_go_where_vllm_s_go_though_a_user_says_where_after_the_plugin_is_loaded(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ours, theirs = logging.getLogger("flyball_engine"), logging.getLogger("vllm")
-    monkeypatch.setattr(ours, "parent", ours.parent)
-    plugin._log_with_vllm()
-    monkeypatch.setattr(theirs, "handlers", [logging.StreamHandler(sys.stdout)])
-    monkeypatch.setattr(theirs, "propagate", False)
-    monkeypatch.setattr(theirs, "level", logging.INFO)
-    logging.getLogger("flyball_engine.of_this_test").info("open")
-    assert capsys.readouterr().out == "open\n"
+    log, theirs = EventLog("flyball_engine.of_this_test"), logging.getLogger("vllm")
+    before = theirs.handlers[:], theirs.propagate, theirs.level
+    # As in vLLM's documents: without disable_existing_loggers, so that all others are disabled.
+    console = {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}
+    vllm = {"handlers": ["console"], "level": "INFO", "propagate": False}
+    loggers = [one for one in logging.Logger.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    enabled = [one for one in loggers if not one.disabled]
+    try:
+        logging.config.dictConfig({"version": 1, "handlers": {"console": console}, "loggers": {"vllm": vllm}})
+        log.info(EngineLogEvent.WARM_UP_ENDED, "open")
+    finally:
+        for one in enabled:
+            one.disabled = False
+        theirs.handlers, theirs.propagate = before[:2]
+        theirs.setLevel(before[2])
+    assert capsys.readouterr().out == "Flyball WarmUpEnded: open\n"
 
 
 def test_an_exception_is_written_with_its_traceback() -> None:

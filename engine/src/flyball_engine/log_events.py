@@ -73,8 +73,12 @@ class EventLog:
     """A logger whose lines each name an event; otherwise as `logging.Logger`."""
 
     def __init__(self, name: str) -> None:
-        """`name`: of the module that logs."""
-        self._logger = logging.getLogger(name)
+        """`name`: of the module that logs.
+
+        The logger is a child of vLLM's: it writes where vLLM does, though vLLM says where after it loads plugins, and a
+        configuration of the user's own (`VLLM_LOGGING_CONFIG_PATH`) does not disable it.
+        """
+        self._logger = logging.getLogger(f"vllm.{name}")
 
     def debug(self, event: EngineLogEvent, message: str, *values: object, exc_info: bool = False) -> None:
         """What nobody need act on, and may come with each request."""

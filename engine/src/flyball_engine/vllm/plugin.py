@@ -14,7 +14,6 @@ plain types, since vLLM carries them as msgpack.
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any, Final
 
 from flyball_engine.contract import Setpoint
@@ -43,7 +42,6 @@ def failure() -> str | None:
 def register() -> None:
     """Put it in place: idempotent, never raises. `entry.load` calls it."""
     try:
-        _log_with_vllm()
         ensure_state_dir()
         _expect_readable_steps()
         _wrap_scheduler()
@@ -51,11 +49,6 @@ def register() -> None:
     except Exception as error:  # noqa: BLE001 – vLLM would end; plain vLLM is better than none
         _Registration.failure = f"{type(error).__name__}: {error}"
         _log.warning(EngineLogEvent.NOT_GOVERNED, "the plugin could not register: %s", _Registration.failure)
-
-
-def _log_with_vllm() -> None:
-    """Write where vLLM does, and at its level: its configuration knows its own loggers alone, and may come later."""
-    logging.getLogger("flyball_engine").parent = logging.getLogger("vllm")
 
 
 def _expect_readable_steps() -> None:

@@ -34,8 +34,8 @@ has the event before the message). Lines without one are a library's, such as ko
 _ENGINE: Final = """
 ## Engine
 
-The plugin logs with vLLM's handlers. A message begins with `Flyball` and the event: `Flyball SetpointExpired: …`. A
-configuration of your own (`VLLM_LOGGING_CONFIG_PATH`) also gets the field `event`.
+The plugin's loggers are children of `vllm`. A message begins with `Flyball` and the event:
+`Flyball SetpointExpired: …`. A configuration of your own (`VLLM_LOGGING_CONFIG_PATH`) also gets the field `event`.
 """
 _LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 _LOGGERS: Final = ("log", "_log")
