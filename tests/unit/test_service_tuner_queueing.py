@@ -271,6 +271,20 @@ async def test_what_an_engine_lacks_is_named_and_the_rest_holds() -> None:
 
 
 @in_virtual_time
+async def test_what_engines_lack_is_told_as_no_change_neither_at_the_edit_nor_at_the_next_retune() -> None:
+    harness = Harness(Engines("pod-1", unsupported={BatchingKnob.DYNAMIC: OLD}))
+    ask(harness)
+    tuner = await tuned_for(harness)
+    ask(harness, batching=DYNAMIC)
+    await ticks(harness, tuner)
+    before = harness.events.count("Retuned")
+    ask(harness, batching=DYNAMIC, bounds={"maxNumActiveSeqs": {"max": 7}})
+    await ticks(harness, tuner)
+    assert harness.events.count("Retuned") > before
+    assert "QueueingChanged" not in harness.events
+
+
+@in_virtual_time
 async def test_an_engine_that_runs_as_plain_vllm_is_told_none_of_it() -> None:
     harness = await beside_plain_vllm()
     assert harness.held("pod-1").batching.strategy is not None

@@ -142,10 +142,7 @@ class SetpointRollout:
         Where no engine has a setpoint any more, nothing is known of it but the spec.
         """
         held = self._engine_pods.newest()
-        if held is None:
-            return self._context.spec.queueing
-        found = Queueing(held.batching, held.queue)
-        return found if policy.queued_tokens is None else found.without((QueueKnob.MAX_NUM_QUEUED_TOKENS,))
+        return self._context.spec.queueing if held is None else _given(held, policy)
 
     def _made(self, policy: Policy) -> Setpoint:
         """A setpoint under the present number, without what some engine cannot do."""
@@ -207,8 +204,16 @@ class SetpointRollout:
         if is_change(left, policy):
             why = reporter.history.decisions[0].trigger
             await context.post("Normal", "Retuned", f"{conditions.shown(left)} to {conditions.shown(policy)}: {why}")
-        if fields := context.queueing.changed(queueing):
+        # What engines lack is not in it.
+        given = _given(context.setpoint, policy)
+        if fields := given.changed(Queueing() if before is None else _given(before, left)):
             await context.post("Normal", "QueueingChanged", f"as spec.tuning asks: {fields}")
+
+
+def _given(setpoint: Setpoint, policy: Policy) -> Queueing:
+    """What of a setpoint is as users ask for; `policy` is the law's part of it."""
+    found = Queueing(setpoint.batching, setpoint.queue)
+    return found if policy.queued_tokens is None else found.without((QueueKnob.MAX_NUM_QUEUED_TOKENS,))
 
 
 def _numbered(
