@@ -140,16 +140,24 @@ def test_what_a_fault_needs_is_in_it(typed: Any, tmp_path: Path) -> None:
     assert "bundle.tar.gz" in said
 
 
-def test_of_a_service_that_names_a_gateway_the_route_is_in_it_whoever_made_it(
+def test_of_a_service_that_named_a_gateway_the_route_is_in_it_with_its_events(
     typed: Any, tmp_path: Path, api: StoredApi
 ) -> None:
-    api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": TEAM}, "spec": {"hostnames": ["theirs"]}})
+    api.put(
+        HTTP_ROUTES,
+        {"metadata": {"name": "chat", "namespace": TEAM, "uid": "route-uid"}, "spec": {"hostnames": ["theirs"]}},
+    )
     service = api.documents[INFERENCE_SERVICES.path(TEAM, "chat")]
-    service["spec"]["gateway"] = {"parentRefs": [{"name": "edge"}]}
+    # It named one, and the route is still being removed.
+    service["status"]["conditions"].append({"type": "Routed", "status": "False", "reason": "RoutePending"})
+    involved = {"kind": "HTTPRoute", "name": "chat", "uid": "route-uid"}
+    event = {"metadata": {"name": "e3", "namespace": TEAM}, "reason": "Hangs", "involvedObject": involved}
+    api.put(EVENTS, {**event, "message": "a finalizer"})
     api.forbidden.add("inferencepools")
     typed()
     files = unpacked(tmp_path / "bundle.tar.gz")
     assert "theirs" in files[f"namespaces/{TEAM}/httproutes/chat.yaml"]
+    assert "Hangs HTTPRoute/chat" in files[f"namespaces/{TEAM}/events.txt"]
     assert f"inferencepools chat in namespace {TEAM}: " in files["unread.txt"]
 
 

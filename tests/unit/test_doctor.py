@@ -449,6 +449,11 @@ def unlooked(world: World) -> Finding:
     return found
 
 
+def test_of_a_route_in_a_namespace_that_is_not_watched_nothing_is_known() -> None:
+    found = examined(lambda world: world.say("Routed", "Unknown", "NamespaceNotWatched"))
+    assert [one for one in found if one.check == "gateways"] == []
+
+
 def test_of_services_that_gateways_find_it_says_how_many() -> None:
     found = examined(lambda world: world.say("Routed", "True", "AcceptedByGateway"))
     assert [one.message for one in found if one.check == "gateways"] == [

@@ -33,7 +33,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Writes a .tar.gz of services, the objects that they own, their events, the last lines of the "
         "operator's logs, what flyball doctor finds, and versions. No Secret and no ConfigMap is in it. Values of "
         "environment variables, keys, and what looks like a credential are redacted. It only reads: it needs list of "
-        "these kinds, and get of pods/log in the operator's namespace; what may not be read is named in it. Exit code "
+        "these kinds, get of routes and pools of services with spec.gateway, and get of pods/log in the operator's "
+        "namespace; what may not be read is named in it. Exit code "
         "1: the cluster cannot be asked, there is no such namespace, or the file cannot be written.",
     )
     add_options(parser, namespace_help="services of this namespace only; all")

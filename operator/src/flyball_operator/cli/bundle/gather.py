@@ -15,6 +15,7 @@ import yaml
 from flyball_operator import __version__
 from flyball_operator.api import names
 from flyball_operator.api.objects import ROUTE_KINDS, Object
+from flyball_operator.api.status import ConditionType
 from flyball_operator.cli.bundle.redaction import redacted, text
 from flyball_operator.cli.cluster import expect_namespace
 from flyball_operator.cli.doctor.collect import Scope, collect
@@ -141,7 +142,7 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
     for service in tenant.services:
         known.add(service["metadata"].get("uid"))
         bundle.add_object(f"{folder}/inferenceservices/{service['metadata']['name']}", service)
-        await _routes(api, bundle, tenant.name, service)
+        known |= await _routes(api, bundle, tenant.name, service)
     for resource in labelled(network_policies=True):
         for found in await _listed(api, bundle, resource, tenant.name, selector=selector(resource)):
             known.add(found["metadata"].get("uid"))
@@ -152,11 +153,13 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
     bundle.add(f"{folder}/events.txt", text("".join(f"{line}\n" for line in map(_event, newest))))
 
 
-async def _routes(api: KubeApi, bundle: Bundle, namespace: str, service: Object) -> None:
-    """The way from gateways to a service that names some: another's may be in the way."""
-    if "gateway" not in (service.get("spec") or {}):
-        return
-    name = service["metadata"]["name"]
+async def _routes(api: KubeApi, bundle: Bundle, namespace: str, service: Object) -> set[Any]:
+    """Routes and pools of a service that names gateways, or did; another's may be in the way. Returns their UIDs."""
+    conditions = (service.get("status") or {}).get("conditions") or ()
+    routed = any(one.get("type") == ConditionType.ROUTED for one in conditions)
+    name, known = service["metadata"]["name"], set[Any]()
+    if not routed and "gateway" not in (service.get("spec") or {}):
+        return known
     for resource in (OWNED[kind] for kind in ROUTE_KINDS):
         try:
             found = await api.get(resource, namespace, name)
@@ -165,7 +168,9 @@ async def _routes(api: KubeApi, bundle: Bundle, namespace: str, service: Object)
         except ClusterError as error:
             bundle.unread.append(f"{resource.plural} {name} in namespace {namespace}: {error}")
         else:
+            known.add(found["metadata"].get("uid"))
             bundle.add_object(f"namespaces/{namespace}/{resource.plural}/{name}", found)
+    return known
 
 
 def _is_about(event: Object, known: set[Any]) -> bool:

@@ -23,10 +23,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "doctor",
         help="what is wrong with an installation, and what mends it",
-        description="Checks the cluster, the CRD, operators, their Leases and rights, keys, policies, scraping and "
-        "services. Each finding is OK, WARN, FAIL, or SKIP for what may not be read, with the command, step or right "
-        "that mends it. It only reads, and no Secret. Exit code 1: a check failed or was not made, there is no such "
-        "namespace, or the cluster cannot be asked.",
+        description="Checks the cluster, the CRD, operators, their Leases and rights, keys, policies, scraping, "
+        "services and their gateways. Each finding is OK, WARN, FAIL, or SKIP for what may not be read, with the "
+        "command, step or right that mends it. It only reads, and no Secret. Exit code 1: a check failed or was not "
+        "made, there is no such namespace, or the cluster cannot be asked.",
     )
     add_options(parser, namespace_help="look at services of this namespace only; all")
     parser.add_argument("--operator-namespace", metavar="NAME", help="look for operators in this namespace only; all")

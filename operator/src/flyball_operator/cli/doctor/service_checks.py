@@ -280,8 +280,8 @@ def gateways(installation: Installation) -> Iterator[Finding]:
     check, good = "gateways", 0
     for _, service in services(installation):
         routed = _condition(service, ConditionType.ROUTED)
-        if not routed or routed["status"] == "True":
-            good += bool(routed)
+        if not routed or routed["status"] != "False":
+            good += routed.get("status") == "True"
             continue
         said = f"{_where(service)}: {routed['reason']}: {routed['message']}"
         level = warn if routed["reason"] == RoutedReason.ROUTE_PENDING else fail

@@ -98,7 +98,7 @@ class ConditionClaim:
 _NOT_ACCEPTED: Final = ConditionClaim(
     False, ReconcileReason.NOT_ACCEPTED, "nothing is changed while the service is not accepted"
 )
-_ROUTE_STAYS: Final = "gateways route as before while the service is not accepted"
+_ROUTE_STAYS: Final = "the route stays while the service is not accepted; gateways accepted it when last looked at"
 
 
 def ready_endpoints(snapshot: Snapshot) -> int:
