@@ -16,8 +16,8 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 
-# What tests make is mostly in no circle, and what they import stays. Circles are looked for less often, and not in what
-# was imported: that spares a twentieth of the processor time of collecting.
+# What tests make is mostly in no reference cycle, and what they import stays. So cycles are looked for less often, and
+# not in what was imported: that spares a twentieth of the processor time of collecting.
 gc.set_threshold(100_000, 50, 10)
 
 

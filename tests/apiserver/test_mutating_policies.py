@@ -52,7 +52,7 @@ Looks = Callable[[str], AbstractContextManager[OperatorProcess]]
 
 
 @pytest.fixture(scope="module")
-def looks(crd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looks]:
+def frequent_resync(crd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looks]:
     """An operator of this module's own that often looks at everything: a context of a namespace that it looks after."""
     with shared_operator(tmp_path_factory.mktemp("shared"), resync_seconds=str(RESYNC)) as one:
         yield one.at
@@ -130,8 +130,8 @@ def expect_quiet(place: str, audit: Audit) -> None:
     ],
     ids=["toleration", "label", "template-label", "sidecar", "variable", "mirror", "pull-policy"],
 )
-def test_what_a_policy_adds_costs_no_writes(place: str, looks: Looks, patches: str, image: str) -> None:
-    with mutating(place, patches), looks(place):
+def test_what_a_policy_adds_costs_no_writes(place: str, frequent_resync: Looks, patches: str, image: str) -> None:
+    with mutating(place, patches), frequent_resync(place):
         audit = Audit()
         apply(asked(), namespace=place)
         expect_no_node(place)
@@ -163,8 +163,10 @@ SAID_BUT_NOT_KEPT = {
 
 
 @pytest.mark.parametrize("more", [{}, SAID_BUT_NOT_KEPT], ids=["plain", "said-but-not-kept"])
-def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, looks: Looks, more: Object) -> None:
-    with looks(place):
+def test_a_settled_service_without_policies_is_asked_for_nothing(
+    place: str, frequent_resync: Looks, more: Object
+) -> None:
+    with frequent_resync(place):
         audit = Audit()
         service = asked()
         service["spec"]["podTemplate"].update(more)
@@ -174,8 +176,8 @@ def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, loo
         assert not audit.dry_runs(place)
 
 
-def test_a_policy_that_comes_later_waits_for_the_next_edit(place: str, looks: Looks) -> None:
-    with looks(place):
+def test_a_policy_that_comes_later_waits_for_the_next_edit(place: str, frequent_resync: Looks) -> None:
+    with frequent_resync(place):
         audit = Audit()
         apply(asked(), namespace=place)
         serve(place)
@@ -189,8 +191,8 @@ def test_a_policy_that_comes_later_waits_for_the_next_edit(place: str, looks: Lo
             expect_quiet(place, audit)
 
 
-def test_a_policy_that_goes_away_leaves_what_was_asked_for(place: str, looks: Looks) -> None:
-    with looks(place):
+def test_a_policy_that_goes_away_leaves_what_was_asked_for(place: str, frequent_resync: Looks) -> None:
+    with frequent_resync(place):
         audit = Audit()
         with mutating(place, USES_THE_MIRROR):
             apply(asked(), namespace=place)
@@ -201,8 +203,8 @@ def test_a_policy_that_goes_away_leaves_what_was_asked_for(place: str, looks: Lo
         expect_quiet(place, audit)
 
 
-def test_what_a_policy_had_added_stays_until_somebody_removes_it(place: str, looks: Looks) -> None:
-    with looks(place):
+def test_what_a_policy_had_added_stays_until_somebody_removes_it(place: str, frequent_resync: Looks) -> None:
+    with frequent_resync(place):
         audit = Audit()
         with mutating(place, ADDS_A_SIDECAR):
             apply(asked(), namespace=place)
@@ -218,8 +220,8 @@ def test_what_a_policy_had_added_stays_until_somebody_removes_it(place: str, loo
         assert [container["name"] for container in pod(place)["containers"]] == ["engine"]
 
 
-def test_an_edit_by_hand_of_what_a_policy_changes_is_undone(place: str, looks: Looks) -> None:
-    with mutating(place, TOLERATES_MORE), looks(place):
+def test_an_edit_by_hand_of_what_a_policy_changes_is_undone(place: str, frequent_resync: Looks) -> None:
+    with mutating(place, TOLERATES_MORE), frequent_resync(place):
         audit = Audit()
         apply(asked(), namespace=place)
         serve(place)

@@ -7,6 +7,7 @@ import pytest
 from flyball_lab.harness.streams import StreamLoad
 from flyball_lab.harness.waiting import eventually
 from support.cluster import patch
+from support.engine_starts import EngineStarts
 from support.live import MODEL, RESOURCE, Flyball, Service
 from support.node import kill_container
 
@@ -22,8 +23,10 @@ def pin(chat: Service, seqs: int | None) -> None:
 
 
 def test_a_killed_operator_costs_no_request_resumes_and_writes_to_no_owned_object(
-    chat: Service, flyball: Flyball
+    chat: Service, flyball: Flyball, starts: EngineStarts
 ) -> None:
+    # Of a service whose engine has just begun to serve, the operator writes that its template is good.
+    starts.expect_none()
     load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
     with load.running() as totals:
         eventually(lambda: trusted(chat), expecting="a model that is trusted", within=300)

@@ -10,7 +10,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from flyball_operator.api import names
-from support.reads import api
+from support.api_requests import api
 
 Object = dict[str, Any]
 

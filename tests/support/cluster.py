@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flyball_lab.harness.waiting import eventually
-from support import reads
+from support import api_requests
 
 Object = dict[str, Any]
 
@@ -55,12 +55,12 @@ def apply(manifest: Object, *, namespace: str, server_side: bool = False) -> Non
     kubectl("apply", "-n", namespace, *extra, "-f", "-", stdin=json.dumps(manifest))
 
 
-def applied(kind: str, manifest: Object, *, namespace: str) -> None:
+def server_side_apply(kind: str, manifest: Object, *, namespace: str) -> None:
     """Server-side apply of what no user would apply, without a kubectl."""
     _expect_cluster()
     try:
-        reads.apply(kind, namespace, manifest)
-    except reads.ReadError as error:
+        api_requests.apply(kind, namespace, manifest)
+    except api_requests.RequestError as error:
         raise KubectlError(str(error)) from error
 
 
@@ -91,8 +91,8 @@ def items(kind: str, *, namespace: str, selector: str = "") -> list[Object]:
 def _read(kind: str, namespace: str, name: str | None = None, *, selector: str = "") -> Object | None:
     _expect_cluster()
     try:
-        return reads.read(kind, namespace, name, selector=selector)
-    except reads.ReadError as error:
+        return api_requests.read(kind, namespace, name, selector=selector)
+    except api_requests.RequestError as error:
         raise KubectlError(str(error)) from error
 
 
@@ -105,8 +105,8 @@ def patch(kind: str, name: str, change: Object, *, namespace: str, subresource: 
     """JSON merge patch."""
     _expect_cluster()
     try:
-        reads.merge(kind, namespace, name, change, subresource=subresource)
-    except reads.ReadError as error:
+        api_requests.merge(kind, namespace, name, change, subresource=subresource)
+    except api_requests.RequestError as error:
         raise KubectlError(str(error)) from error
 
 

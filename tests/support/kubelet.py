@@ -8,7 +8,7 @@ from typing import Any
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from support.cluster import KubectlError, applied, get, items, patch
+from support.cluster import KubectlError, get, items, patch, server_side_apply
 
 #: The state of a container whose image reference the kubelet cannot read.
 UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
@@ -104,7 +104,7 @@ def play_endpoints(namespace: str, ready: list[Object]) -> None:
         names.LABEL_MANAGED_BY: names.MANAGED_BY,
         names.LABEL_SERVICE: "chat",
     }
-    applied(
+    server_side_apply(
         "endpointslice",
         {
             "apiVersion": "discovery.k8s.io/v1",

@@ -123,6 +123,11 @@ class OperatorProcess:
         found = [text for text in self.metrics().splitlines() if text.startswith(line)]
         return bool(found) and float(found[0].removeprefix(line)) == 1
 
+    def leaves(self, place: str) -> bool:
+        """Whether it answers, and exports nothing of a namespace."""
+        status, text = self._ask("metrics")
+        return status == 200 and f'namespace="{place}"' not in text
+
     def metrics(self) -> str:
         """Its own series; an error while it does not answer."""
         return self._ask("metrics")[1]

@@ -34,7 +34,7 @@ class SharedOperator:
             yield self.process
         finally:
             kubectl("label", "namespace", place, f"{self.label}-")
-            eventually(lambda: f'namespace="{place}"' not in self.process.metrics(), expecting=f"{place} left alone")
+            eventually(lambda: self.process.leaves(place), expecting=f"{place} left alone by {self.process.name}")
         assert not self.process.trouble()[known:]
 
 

@@ -1,7 +1,7 @@
 """What the operator and the engine agree on, and nothing else.
 
 Both sides import it: the setpoint the operator writes, the read-back the engine answers with, the names of metrics,
-ports, paths and environment variables. It imports neither vLLM nor torch nor Kubernetes code: all load it in no time.
+ports, paths and environment variables. It imports neither vLLM, torch nor Kubernetes code, so it loads in milliseconds.
 
 Names of limits are vLLM's own flag names. Every model forbids unknown fields: a setpoint with a knob this version does
 not know is refused by name (HTTP 422), never silently trimmed. `knobs` and `metric_names` are part of it, in files of

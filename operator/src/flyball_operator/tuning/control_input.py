@@ -170,7 +170,7 @@ class ControlInput:
     def mean_budget(self) -> tuple[float | None, str]:
         """Seconds a step may take in the mean under all objectives, and the tightest's name; None if none says.
 
-        Reckoned once: the law asks for it at each of its steps.
+        Computed once: the law asks for it at each of its steps.
         """
         budgets = ((self.token_budget(objective), objective.name) for objective in self.objectives)
         return min(((budget, name) for budget, name in budgets if budget is not None), default=(None, ""))

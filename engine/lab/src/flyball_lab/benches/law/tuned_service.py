@@ -15,7 +15,6 @@ from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.virtual_time import VirtualLoop
 from flyball_operator.api import names
-from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.engines.client import Address, Answer
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
@@ -55,8 +54,6 @@ class TunedService:
         weakref.finalize(self, self._loop.close)
         self._engines: Reached | None = None
         self._tuner: ServiceTuner | None = None
-        self._raw: Object | None = None
-        self._parsed: InferenceService | None = None
 
     @property
     def state(self) -> TuningState:
@@ -97,10 +94,7 @@ class TunedService:
         self._loop.now = now
         self._harness.written.clear()
         self._harness.events.clear()
-        # Written anew, status is another object; parsed each second it would take longer than all else.
-        if self._parsed is None or self._raw is not self._harness.raw:
-            self._raw, self._parsed = self._harness.raw, self._harness.service
-        self._tuner.update(self._parsed, self._engines.pods())
+        self._tuner.update(self._harness.service, self._engines.pods())
         return self._tuner
 
 

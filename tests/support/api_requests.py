@@ -55,7 +55,7 @@ def _spellings(resource: Resource) -> tuple[str, ...]:
 _BY_NAME = {spelling: resource for resource in _RESOURCES for spelling in _spellings(resource)}
 
 
-class ReadError(Exception):
+class RequestError(Exception):
     """The API server did not answer, or not with what was asked for. The message is what it said."""
 
 
@@ -69,25 +69,25 @@ def api() -> client.ApiClient:
 
 
 def read(kind: str, namespace: str, name: str | None = None, *, selector: str = "") -> Object | None:
-    """An object, or the list of all where `name` is absent; None if there is none. Raises `ReadError`."""
+    """An object, or the list of all where `name` is absent; None if there is none. Raises `RequestError`."""
     path = _path(kind, namespace, name)
     status, body = _ask("GET", path, {"labelSelector": selector} if selector else {})
     if status == 404 and name is not None:
         return None
     if status != 200:
-        raise ReadError(f"{path}: {status} {body}")
+        raise RequestError(f"{path}: {status} {body}")
     found: Object = json.loads(body)
     return found
 
 
 def merge(kind: str, namespace: str, name: str, change: Object, *, subresource: str = "") -> None:
-    """JSON merge patch, as kubectl makes it. Raises `ReadError`."""
+    """JSON merge patch, as kubectl makes it. Raises `RequestError`."""
     path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
     _change(path, {"fieldManager": "kubectl-patch"}, change, "application/merge-patch+json")
 
 
 def apply(kind: str, namespace: str, manifest: Object) -> None:
-    """Server-side apply. Raises `ReadError`."""
+    """Server-side apply. Raises `RequestError`."""
     path = _path(kind, namespace, manifest["metadata"]["name"])
     _change(path, {"fieldManager": "test", "force": "true"}, manifest, "application/apply-patch+yaml")
 
@@ -100,13 +100,13 @@ def _path(kind: str, namespace: str, name: str | None) -> str:
 def _change(path: str, query: dict[str, str], body: Object, content: str) -> None:
     status, said = _ask("PATCH", path, query, body, content)
     if status not in (200, 201):
-        raise ReadError(f"{path}: {status} {said}")
+        raise RequestError(f"{path}: {status} {said}")
 
 
 def _ask(
     method: str, path: str, query: dict[str, str], body: Object | None = None, content: str = ""
 ) -> tuple[int, str]:
-    """Status and body of the answer. Raises `ReadError` where there is none."""
+    """Status and body of the answer. Raises `RequestError` where there is none."""
     headers = {"Accept": "application/json"} | ({"Content-Type": content} if content else {})
     try:
         request = api().param_serialize(
@@ -120,4 +120,4 @@ def _ask(
         answer = api().call_api(*request, _request_timeout=30.0)
         return answer.status, answer.read().decode(errors="replace")  # type: ignore[no-untyped-call]
     except (ApiException, HTTPError) as error:
-        raise ReadError(f"{path}: {error}") from error
+        raise RequestError(f"{path}: {error}") from error

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from support import reads
-from support.cluster import KubectlError, applied, get, items, patch
+from support import api_requests
+from support.cluster import KubectlError, get, items, patch, server_side_apply
 
 POD: dict[str, Any] = {"metadata": {"name": "chat-0", "managedFields": [{"manager": "kubelet"}]}, "spec": {}}
 KNOWN: dict[str, tuple[int, dict[str, Any]]] = {
@@ -64,9 +64,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Threadin
         }
         (tmp_path / "kubeconfig").write_text(json.dumps(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-        reads.api.cache_clear()
+        api_requests.api.cache_clear()
         yield serving
-        reads.api.cache_clear()
+        api_requests.api.cache_clear()
         serving.shutdown()
 
 
@@ -108,7 +108,7 @@ def test_what_is_refused_or_not_answered_is_an_error_and_never_an_absent_object(
 def test_a_change_is_what_kubectl_makes_of_it_and_an_absent_object_is_an_error() -> None:
     PATCHED.clear()
     patch("pod", "chat-0", {"status": {"phase": None}}, namespace="team", subresource="status")
-    applied("pod", {"metadata": {"name": "chat-0"}}, namespace="team")
+    server_side_apply("pod", {"metadata": {"name": "chat-0"}}, namespace="team")
     pod, merged, whole = "/api/v1/namespaces/team/pods/chat-0", "merge-patch+json", "apply-patch+yaml"
     assert list(PATCHED) == [
         (f"{pod}/status", "fieldManager=kubectl-patch", f"application/{merged}", {"status": {"phase": None}}),
