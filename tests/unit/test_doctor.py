@@ -77,6 +77,7 @@ def test_a_good_installation_is_told_by_every_check_and_needs_no_mend() -> None:
         "scraping",
         "plugin",
         "services",
+        "gateways",
     ]
 
 
@@ -457,7 +458,7 @@ def test_of_a_route_in_a_namespace_that_is_not_watched_nothing_is_known() -> Non
 def test_of_services_that_gateways_find_it_says_how_many() -> None:
     found = examined(lambda world: world.say("Routed", "True", "AcceptedByGateway"))
     assert [one.message for one in found if one.check == "gateways"] == [
-        "1 services are found by the gateways that they name"
+        "1 of 1 services are found by the gateways that they name"
     ]
 
 

@@ -277,17 +277,20 @@ def _unseen(installation: Installation, tenant: Tenant, where: str) -> Finding:
 
 def gateways(installation: Installation) -> Iterator[Finding]:
     """Of services that name gateways, whether requests find them there."""
-    check, good = "gateways", 0
+    check, good, total = "gateways", 0, 0
     for _, service in services(installation):
         routed = _condition(service, ConditionType.ROUTED)
+        total += bool(routed)
         if not routed or routed["status"] != "False":
             good += routed.get("status") == "True"
             continue
         said = f"{_where(service)}: {routed['reason']}: {routed['message']}"
         level = warn if routed["reason"] == RoutedReason.ROUTE_PENDING else fail
         yield level(check, said, ADVICE.get(routed["reason"], _FIRST_ACCEPTED))
-    if good:
-        yield ok(check, f"{good} services are found by the gateways that they name")
+    if total == 0 and installation.services_asked and not isinstance(installation.tenants, Unread):
+        yield ok(check, "no service names one")
+    elif good:
+        yield ok(check, f"{good} of {total} services are found by the gateways that they name")
 
 
 def _governed(service: Object) -> bool:
