@@ -88,7 +88,6 @@ def test_the_first_class_that_lacks_something_is_named_with_all_of_it() -> None:
 
 def test_requests_that_cannot_be_read_leave_plain_vllm_and_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "STEP", (used("is_prefill_chunk"),))
-    monkeypatch.setattr(plugin, "_log_with_vllm", lambda: None)
     monkeypatch.setattr(plugin, "ensure_state_dir", lambda: None)
     monkeypatch.setattr(plugin._Registration, "failure", None)
     plugin.register()
