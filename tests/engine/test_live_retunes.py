@@ -198,6 +198,7 @@ def test_a_hundred_retunes_under_32_streams_lose_nothing(engine: Governed) -> No
     assert engine.core().watchdog_trips == trips
 
 
+@IN_BOTH_WHERE_LONG
 def test_the_active_limit_holds_exactly_once_the_rest_drained(engine: Governed) -> None:
     with engine.under_load(32):
         eventually(lambda: engine.core().running > 20, expecting="many run")
@@ -211,6 +212,7 @@ def test_the_active_limit_holds_exactly_once_the_rest_drained(engine: Governed) 
         eventually(lambda: engine.core().running > 20, expecting="many run again")
 
 
+@IN_BOTH_WHERE_LONG
 def test_a_token_limit_far_below_the_running_follows_them_down(engine: Governed) -> None:
     with engine.under_load(32, output=64):
         eventually(lambda: engine.core().running > 20, expecting="many run")
@@ -262,6 +264,7 @@ def expect_more(*loads: StreamTotals) -> None:
     )
 
 
+@IN_BOTH_WHERE_LONG
 def test_greedy_answers_are_the_same_with_a_retune_every_tenth_second(engine: Governed) -> None:
     prompts = some_prompts(32)
     undisturbed = greedy(engine.server.url, prompts, max_tokens=40)
@@ -272,6 +275,7 @@ def test_greedy_answers_are_the_same_with_a_retune_every_tenth_second(engine: Go
     assert disturbed == undisturbed
 
 
+@IN_BOTH_WHERE_LONG
 def test_greedy_answers_are_the_same_in_whatever_order_prompts_are_served(engine: Governed) -> None:
     # None begins like another test's, so that no block of theirs is cached.
     prompts = [[7, *prompt] for prompt in some_prompts(32)]

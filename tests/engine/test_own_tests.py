@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 FILES = ("test_scheduler.py", "test_async_scheduler.py")
 #: See `support.own_tests`. The on-time order has the budget and the ceilings, too.
 SETPOINTS = (
-    "no setpoint",
+    pytest.param("no setpoint", marks=pytest.mark.long),
     pytest.param("the ceilings", marks=pytest.mark.long),
     pytest.param("a wide budget", marks=pytest.mark.long),
     "the on-time order",
@@ -83,7 +83,7 @@ def outcomes(python: str, own_tests: Path, told: str, home: Path, *, cache: Path
         "VLLM_PLUGINS": "",
         "FLYBALL_STATE_DIR": str(home),
     }
-    site = Path(pytest.__file__).parents[1]
+    site, report = Path(pytest.__file__).parents[1], home / "report.json"
     command: list[str | Path] = [
         python,
         "-P",
@@ -91,6 +91,7 @@ def outcomes(python: str, own_tests: Path, told: str, home: Path, *, cache: Path
         "support.own_tests",
         site,
         told,
+        report,
         f"--basetemp={home / 'tmp'}",
         "--rootdir=.",
     ]
@@ -99,7 +100,7 @@ def outcomes(python: str, own_tests: Path, told: str, home: Path, *, cache: Path
         [*command, *files], env=environment, cwd=home, capture_output=True, text=True, timeout=1700, check=False
     )
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
-    return Outcomes(**json.loads(ended.stdout.splitlines()[-1]))
+    return Outcomes(**json.loads(report.read_text()))
 
 
 @pytest.mark.parametrize("told", SETPOINTS)

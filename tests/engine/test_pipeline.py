@@ -21,7 +21,7 @@ from support.served import Served
 
 pytestmark = pytest.mark.engine
 
-ANSWER = 200
+ANSWER = 100
 STREAMS = 16
 #: A step of 50 ms has 25 tokens, or twice as many by the engine's own bias, which does not fall below a half.
 SLOW = StepModel(t0=0.0, h=0.0, c1=0.002, c2=0.002, beta=0.0, g=0.0, kappa=1)
@@ -47,7 +47,7 @@ def decode_steps(core: CoreState) -> tuple[int, int, float]:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("streams", [1, STREAMS])
+@pytest.mark.parametrize("streams", [pytest.param(1, marks=pytest.mark.long), STREAMS])
 async def test_a_token_takes_as_many_steps_as_there_are_stages(
     two_stages: Served, streams: int, note_figure: Callable[[str], None]
 ) -> None:
@@ -69,7 +69,7 @@ async def test_a_token_takes_as_many_steps_as_there_are_stages(
 
 async def test_its_limits_move_under_load_and_no_token_is_lost(two_stages: Served) -> None:
     counted = Counted(two_stages)
-    wishes = mixed(2 * STREAMS, seed=6)
+    wishes = mixed(STREAMS, seed=6)
     for limits in ({"max_num_active_seqs": 4, "max_num_scheduled_tokens": 128}, {"max_num_active_seqs": 24}):
         counted.put(limits=limits)
         before = counted(MetricName.GENERATED_TOKENS)

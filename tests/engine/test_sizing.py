@@ -44,6 +44,14 @@ LAYOUTS = (
 #: Context and max_num_batched_tokens.
 SETTINGS_TRIED = ((2048, 2048), (32_768, 8192), (8192, 512))
 CACHE = 10 * GIB
+#: Shapes whose layers are sized as those of another; a start each.
+SIZED_AS_OTHERS = (
+    "MHA (Llama 2)",
+    "GQA (Qwen 3)",
+    "MQA (StarCoder)",
+    "windows in all layers (Mistral)",
+    "windows in every other layer (Gemma 2)",
+)
 
 
 def case(name: str, context: int, tokens: int) -> dict[str, Any]:
@@ -62,9 +70,11 @@ CASES = [(name, context, tokens) for name in LAYOUTS for context, tokens in SETT
 
 
 @pytest.fixture(scope="module")
-def told(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(vllm_python: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What vLLM reports, of all at once: it takes longer to load than to answer. Of engines where it can run them."""
-    shapes = {} if os.environ.get("FLYBALL_VLLM_SERVES") == "no" else SHAPES
+    asked_for = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    serves = os.environ.get("FLYBALL_VLLM_SERVES") != "no"
+    shapes = {name: shape for name, shape in SHAPES.items() if serves and name in asked_for}
     engines = [
         {
             "config": {name: value for name, value in shape.config.items() if value is not None},
@@ -114,7 +124,9 @@ def test_a_cache_holds_as_many_requests_as_vllm_says(told: dict[str, Any]) -> No
 
 
 @pytest.mark.usefixtures("server_python")
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in SIZED_AS_OTHERS else ()) for name in SHAPES]
+)
 def test_an_engine_reports_the_capacity_that_was_sized(
     name: str, told: dict[str, Any], installed: Installed, note_figure: Note
 ) -> None:

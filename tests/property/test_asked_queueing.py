@@ -12,7 +12,7 @@ from flyball_operator.tuning.spec import tuning_spec
 from support.specs import specs
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(specs())
 def test_a_valid_spec_is_a_setpoint(spec: Object) -> None:
     found = parse_service({"metadata": {"namespace": "n", "uid": "u", "name": "chat"}, "spec": spec}).spec

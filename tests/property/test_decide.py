@@ -26,7 +26,7 @@ from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, Tunin
 from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.status_codec import policy_of, setpoint_status
 
-SOME = settings(max_examples=60)
+SOME = settings(max_examples=20)
 counts = st.floats(0, 1e6, allow_nan=False)
 seconds = st.floats(1e-4, 60)
 

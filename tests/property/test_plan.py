@@ -39,7 +39,7 @@ specs = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(specs, min_size=1, max_size=3))
 def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str, Any]]) -> None:
     world = MemoryCluster()
@@ -53,7 +53,7 @@ def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str
     assert strategy["maxSurge"] + strategy["maxUnavailable"] > 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(specs, min_size=2, max_size=4))
 def test_the_way_does_not_matter_only_the_last_spec(chain: list[dict[str, Any]]) -> None:
     walked, direct = MemoryCluster(), MemoryCluster()

@@ -122,7 +122,7 @@ def close_to(value: float) -> object:
     return pytest.approx(value, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=40, phases=[Part.generate])
+@settings(max_examples=20, phases=[Part.generate])
 @given(stories)
 def test_jumping_over_a_stretch_is_stepping_through_it(story: Story) -> None:
     (leaper, jumped), (walker, stepped) = story.play(jumps=True), story.play(jumps=False)
@@ -142,7 +142,7 @@ def test_jumping_over_a_stretch_is_stepping_through_it(story: Story) -> None:
     assert leaper.batches.sums == pytest.approx(walker.batches.sums, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=40, phases=[Part.generate])
+@settings(max_examples=20, phases=[Part.generate])
 @given(stories)
 def test_every_request_has_an_end_and_leaves_nothing_behind(story: Story) -> None:
     core, played = story.play(jumps=True, disturbances=Disturbances())
@@ -183,7 +183,7 @@ def expect_batches_of(core: Core, played: SimulationResult) -> None:
         assert share is None or 0 <= share <= 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(stories, st.floats(0.5, SECONDS))
 def test_the_cache_never_holds_more_than_it_can(story: Story, pause: float) -> None:
     core = a_core(seqs=story.seqs, kv_tokens=story.kv_tokens, model_len=2000, policy=story.policy, seed=story.seed)

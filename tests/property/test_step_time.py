@@ -21,7 +21,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 #: An 8B model on an H100 reads a token of KV in 50 ns.
 ON_GPU = replace(H100, beta=6e-6, d=5e-8)
 SLOW = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],

@@ -44,7 +44,7 @@ def bench_with(batching: Batching, jobs: list[tuple[int, int]], *, slots: int, p
 
 
 @given(batchings(), JOBS, st.integers(1, 10), st.integers(1, 4), st.sampled_from([200, 10_000]))
-@settings(max_examples=150)
+@settings(max_examples=70)
 def test_every_request_gets_in_once_in_batches_that_keep_their_promise(
     batching: Batching, jobs: list[tuple[int, int]], slots: int, per_step: int, kv: int
 ) -> None:
@@ -61,7 +61,7 @@ def test_every_request_gets_in_once_in_batches_that_keep_their_promise(
 
 
 @given(st.lists(batchings(BATCHED | st.builds(Continuous)), min_size=2, max_size=5), JOBS, st.data())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_switches_lose_nobody(choices: list[Batching], jobs: list[tuple[int, int]], data: st.DataObject) -> None:
     bench = bench_with(choices[0], jobs, slots=6, per_step=2, kv=400)
     joined: list[str] = []
@@ -77,7 +77,7 @@ def test_switches_lose_nobody(choices: list[Batching], jobs: list[tuple[int, int
 
 
 @given(batchings(BATCHED | st.builds(Continuous)), JOBS, st.integers(1, 4))
-@settings(max_examples=150)
+@settings(max_examples=70)
 def test_no_step_admits_more_than_slots_cache_and_prefills_allow(
     batching: Batching, jobs: list[tuple[int, int]], per_step: int
 ) -> None:

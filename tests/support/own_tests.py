@@ -1,14 +1,15 @@
 """vLLM's own tests of its scheduler, with the governed class in the scheduler's place.
 
 Run by the Python of the vLLM environment, in a folder where the models that the tests name are found: `python -m
-support.own_tests SITE SETPOINT FILE...`. SITE is where pytest is installed. It writes one line of JSON: what became of
-each test.
+support.own_tests SITE SETPOINT REPORT FILE...`. SITE is where pytest is installed. REPORT gets what became of each test,
+as JSON: what vLLM prints, it prints to stdout.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,7 @@ class Told:
             self.reasons[name] = str(report.longrepr)[-3000:]
 
 
-def main(site: str, told: str, *files: str) -> int:
+def main(site: str, told: str, report: str, *files: str) -> int:
     """Run them all; a failure among them is a result, not an error."""
     if told != "vLLM's own":
         govern(SETPOINTS[told])
@@ -119,9 +120,13 @@ def main(site: str, told: str, *files: str) -> int:
     code = pytest.main(
         ["-q", "--import-mode=importlib", "-p", "no:cacheprovider", *files], plugins=[results, Fixtures()]
     )
-    sys.stdout.write("\n" + json.dumps({"outcomes": results.outcomes, "reasons": results.reasons}) + "\n")
+    Path(report).write_text(json.dumps({"outcomes": results.outcomes, "reasons": results.reasons}))
     return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else int(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    code = main(*sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # At once: how a process ends in which vLLM's tests left threads says nothing of the tests.
+    os._exit(code)
