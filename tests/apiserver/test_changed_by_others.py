@@ -18,8 +18,9 @@ from support.policies import STRIPS_A_LABEL, STRIPS_THE_COMMAND, mutating, remov
 from support.shared_operator import SharedOperator
 
 RESOURCE = names.CRD_NAME
-#: Creating, claiming the fields of the creation, noting that its pods fit no node, and that they are ready.
-WRITES = ["create", "patch", "patch", "patch"]
+#: Creating, claiming the fields of the creation, noting that its pods fit no node, and that they are ready; one of them
+#: again at most, where a write is seen late.
+MOST_WRITES = 5
 
 
 @pytest.fixture
@@ -64,8 +65,9 @@ def test_a_policy_that_undoes_what_flyball_needs_is_told_without_a_further_write
         eventually(lambda: play_kubelet(place, image=image), expecting="a pod")
         eventually(lambda: columns(place)[1:5] == ["False", "True", "1", "1"], expecting="the columns to be filled")
         eventually(lambda: annotation(deployment(place), names.ANNOTATION_GOOD), expecting="the rollout to be noted")
-        throughout(lambda: bool(columns(place)), expecting="time to pass", seconds=5)
-        assert [write.verb for write in writes_to_the_deployment(audit, place)] == WRITES
+        writes = writes_to_the_deployment(audit, place)
+        assert len(writes) <= MOST_WRITES
+        throughout(lambda: writes_to_the_deployment(audit, place) == writes, expecting="no write", seconds=5)
 
         # A changed spec is applied at once.
         remove(place)

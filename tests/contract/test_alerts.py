@@ -247,7 +247,11 @@ def test_the_rules_are_valid() -> None:
     assert "SUCCESS" in promtool("check", "rules", "--lint=all", "--lint-fatal", alerts.RULES)
 
 
-@pytest.mark.parametrize("takes_over", [False, True], ids=["one leader", "another takes over just before the look"])
+@pytest.mark.parametrize(
+    "takes_over",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["one leader", "another takes over just before the look"],
+)
 def test_each_outage_raises_its_alerts_and_no_others(tmp_path: Path, takes_over: bool) -> None:
     tests = [
         {

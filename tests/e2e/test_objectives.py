@@ -136,7 +136,7 @@ def test_attained_fractions_are_what_the_clients_measure(
     )
     for one, _ in targets.values():
         expect_scraped(untuned, one, 0)
-    seen = clients(untuned, 80)
+    seen = clients(untuned, 60)
     for name, (one, target) in targets.items():
         expect_scraped(untuned, one, len(seen.finished))
         note_figure(expect_agreement(untuned, name, one, target, seen))

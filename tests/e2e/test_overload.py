@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 DEADLINE = SHEDDING_DEADLINE
 FIRST_TOKEN = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=DEADLINE)
 #: Requests that are let in before the share of those in time is taken.
-ENOUGH = 50
+ENOUGH = 40
 
 
 @pytest.fixture

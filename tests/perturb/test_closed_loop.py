@@ -66,7 +66,7 @@ def compare(
     return Pair(*runs)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_long_prompts_stall_no_stream_and_cost_no_goodput(seed: int, note_figure: Note) -> None:
     pair = compare([CHAT_AND_LONG], objectives(), seed=seed)
     note_figure(

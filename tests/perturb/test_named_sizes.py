@@ -22,7 +22,7 @@ def goodput(case: Scenario) -> float:
     return play(case, the_law(5.0), 1, gate=True).goodput
 
 
-@pytest.mark.parametrize("name", ["h100 whole answers", "h100 three objectives"])
+@pytest.mark.parametrize("name", ["h100 whole answers", pytest.param("h100 three objectives", marks=pytest.mark.long)])
 def test_more_answers_are_whole_in_time_where_requests_name_their_size(name: str) -> None:
     silent = goodput(CASES[name])
     assert goodput(replace(CASES[name], sizes=SIZES)) > 1.05 * silent

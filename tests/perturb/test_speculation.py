@@ -24,7 +24,9 @@ def drafting(rate: float, *, tpot: float, speculation: Speculation) -> Scenario:
 @pytest.mark.parametrize(
     ("scene", "gate"),
     [
-        (drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), True),
+        pytest.param(
+            drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), True, marks=pytest.mark.long
+        ),
         pytest.param(
             drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), False, marks=pytest.mark.long
         ),
