@@ -150,7 +150,9 @@ data: {signing-key.pem: %s}
 """
 
 
-@pytest.mark.parametrize("server_side", [True, False], ids=["server-side apply", "three-way merge"])
+@pytest.mark.parametrize(
+    "server_side", [True, pytest.param(False, marks=pytest.mark.long)], ids=["server-side apply", "three-way merge"]
+)
 def test_the_key_that_an_earlier_chart_made_is_there_until_the_operator_has_taken_it_over(
     server_side: bool, crd: object, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def replacing(place: str, running: OperatorProcess, device_node: str) -> str:
     return place
 
 
+@pytest.mark.long
 def test_the_earlier_pod_gives_the_last_device_to_the_next_one_by_itself(replacing: str) -> None:
     assert condition(replacing, "Progressing")[:2] == ("True", "ReplacingInPlace")
     serve(replacing, image=NEXT)

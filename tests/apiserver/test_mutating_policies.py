@@ -120,13 +120,13 @@ def expect_quiet(place: str, audit: Audit) -> None:
 @pytest.mark.parametrize(
     ("patches", "image"),
     [
-        (TOLERATES_MORE, IMAGE),
-        (LABELS_IT, IMAGE),
+        pytest.param(TOLERATES_MORE, IMAGE, marks=pytest.mark.long),
+        pytest.param(LABELS_IT, IMAGE, marks=pytest.mark.long),
         (LABELS_THE_TEMPLATE, IMAGE),
         (ADDS_A_SIDECAR, IMAGE),
-        (ADDS_A_VARIABLE, IMAGE),
+        pytest.param(ADDS_A_VARIABLE, IMAGE, marks=pytest.mark.long),
         (USES_THE_MIRROR, MIRRORED),
-        (PULLS_ALWAYS, IMAGE),
+        pytest.param(PULLS_ALWAYS, IMAGE, marks=pytest.mark.long),
     ],
     ids=["toleration", "label", "template-label", "sidecar", "variable", "mirror", "pull-policy"],
 )

@@ -192,7 +192,7 @@ def test_another_size_is_ready_once_it_is_reached_zero_too(serving: str) -> None
     [
         # vLLM's API server ends well when its engine core was killed.
         ({"exitCode": 0, "reason": "Completed"}, "exit code 0"),
-        ({"exitCode": 137, "reason": "Error"}, "exit code 137 (SIGKILL)"),
+        pytest.param({"exitCode": 137, "reason": "Error"}, "exit code 137 (SIGKILL)", marks=pytest.mark.long),
     ],
 )
 def test_an_engine_that_ended_is_named_while_nothing_serves(serving: str, ended: Object, told: str) -> None:

@@ -165,6 +165,7 @@ def test_the_way_that_a_full_node_is_told_with_makes_room_on_it(place: str, devi
     serve(place, image=NEXT)
 
 
+@pytest.mark.long
 def test_a_registry_that_refuses_connections_is_waited_for(place: str) -> None:
     on_real_node: dict[str, Any] = {
         "spec__podTemplate__nodeSelector": {},

@@ -186,6 +186,7 @@ def test_a_leader_that_was_stopped_and_goes_on_writes_nothing_more(place: str, t
 STEP = 60
 
 
+@pytest.mark.long
 def test_a_leader_whose_wall_clock_is_stepped_leads_on_alone(place: str, tmp_path: Path) -> None:
     audit = Audit()
     clock = WallClock(tmp_path)
@@ -225,7 +226,14 @@ def ahead(timestamp: str) -> float:
     return (datetime.fromisoformat(timestamp) - datetime.now(UTC)).total_seconds()
 
 
-@pytest.mark.parametrize("part", ["worker", "ticks", "multidimensional multitasker"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param("worker", marks=pytest.mark.long),
+        "ticks",
+        pytest.param("multidimensional multitasker", marks=pytest.mark.long),
+    ],
+)
 def test_a_part_that_ends_ends_its_process_and_another_takes_over(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

@@ -77,6 +77,7 @@ def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figur
     )
 
 
+@pytest.mark.long
 def test_a_leader_that_stands_still_and_goes_on_moves_no_engine(
     chat: Service, pair: Flyball, note_figure: Callable[[str], None]
 ) -> None:

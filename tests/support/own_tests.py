@@ -1,8 +1,8 @@
 """vLLM's own tests of its scheduler, with the governed class in the scheduler's place.
 
 Run by the Python of the vLLM environment, in a folder where the models that the tests name are found: `python -m
-support.own_tests SITE SETPOINT REPORT FILE...`. SITE is where pytest is installed. REPORT gets what became of each test,
-as JSON: what vLLM prints, it prints to stdout.
+support.own_tests SITE SETPOINT REPORT FILE...`. SITE is where pytest is installed. REPORT gets what became of each
+test, as JSON: what vLLM prints, it prints to stdout.
 """
 
 from __future__ import annotations
