@@ -67,16 +67,16 @@ def place(crd: Path) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared(crd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedOperator]:
-    """An operator of this module's own."""
+    """One operator for all tests of a process that need one with ordinary settings."""
     with shared_operator(tmp_path_factory.mktemp("shared")) as one:
         yield one
 
 
 @pytest.fixture
 def running(place: str, shared: SharedOperator) -> Iterator[OperatorProcess]:
-    """The module's operator, which looks after that namespace meanwhile."""
+    """The shared operator, which looks after that namespace meanwhile."""
     with shared.at(place) as process:
         yield process
 

@@ -1,4 +1,4 @@
-"""An operator that the tests of a file share: its start takes the processors longer than what most ask of it.
+"""An operator that many tests share: its start takes the processors longer than what most ask of it.
 
 Each test's namespace is its own. The operator looks after it for as long as the test lasts, by a label.
 """
