@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import os
 import socket
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TextIO
+from typing import TextIO
 
 import pytest
 
@@ -124,14 +123,6 @@ def test_the_operator_says_what_it_is_and_what_it_reads(capsys: pytest.CaptureFi
     assert "FLYBALL_SIGNING_KEY_FILE\n" in said
 
 
-def test_help_starts_no_operator() -> None:
-    asked = python("-m", "flyball_operator", "--help", stdout=subprocess.PIPE)
-    assert (asked.returncode, asked.stderr) == (0, b"")
-    assert b"environment variables:" in asked.stdout
-    refused = python("-m", "flyball_operator", "run", stdout=subprocess.PIPE)
-    assert (refused.returncode, refused.stdout) == (2, b"")
-
-
 NO_ROOM = "flyball: the output cannot be written: No space left on device\n"
 
 
@@ -149,13 +140,6 @@ def test_a_full_disk_is_one_sentence(
     assert capsys.readouterr().err == NO_ROOM
 
 
-@pytest.mark.parametrize(("arguments", "unbuffered"), [("size --names", ""), ("--help", "1")])
-def test_of_a_process_whose_disk_is_full_that_is_all(arguments: str, unbuffered: str) -> None:
-    with Path("/dev/full").open("wb") as full:
-        ended = python("-m", "flyball_operator.cli", *arguments.split(), stdout=full, unbuffered=unbuffered)
-    assert (ended.returncode, ended.stderr) == (2, NO_ROOM.encode())
-
-
 @pytest.mark.parametrize("arguments", ["crd", "size --names"])
 def test_a_reader_that_has_seen_enough_is_no_error(
     arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -167,16 +151,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(
         code = flyball(arguments.split())
         gone.flush()
     assert (code, capsys.readouterr().err) == (141, "")
-
-
-def test_nor_does_its_process_say_anything() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        ended = python("-m", "flyball_operator.cli", "crd", stdout=writing)
-    finally:
-        os.close(writing)
-    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_ctrl_c_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,12 +175,3 @@ def buffered(file: str | int, *, unbuffered: bool) -> TextIO:
     """Standard output as the interpreter opens it, with PYTHONUNBUFFERED or without."""
     raw = io.FileIO(file, "w")
     return io.TextIOWrapper(raw if unbuffered else io.BufferedWriter(raw), write_through=unbuffered)
-
-
-def python(*arguments: str, stdout: int | IO[bytes], unbuffered: str = "") -> subprocess.CompletedProcess[bytes]:
-    """Run it with its output buffered, as it is where nobody asks otherwise."""
-    sources = os.pathsep.join(str(ROOT / part / "src") for part in ("operator", "engine", "engine/lab"))
-    variables = os.environ | {"PYTHONPATH": sources, "PYTHONUNBUFFERED": unbuffered}
-    return subprocess.run(
-        [sys.executable, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE, check=False
-    )

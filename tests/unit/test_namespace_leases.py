@@ -193,7 +193,7 @@ async def test_a_holder_that_cannot_renew_stops_before_another_begins(way: Way) 
     await asyncio.gather(first.die(), second.die())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 20))])
 @in_virtual_time
 async def test_whatever_becomes_of_calls_two_never_act(seed: int) -> None:
     chance, server = random.Random(seed), LeaseServer()
