@@ -130,6 +130,9 @@ def test_what_there_is_nothing_to_plan_by(
         return capsys.readouterr().err
 
     assert "no request came in namespace idle from " in refused(*scraped, "-n", "idle")
+    young = refused(*scraped, "--since", "24h")
+    assert "pods were there through no whole window of 60m from " in young
+    assert "accepted: a shorter --since" in young
     assert "http://127.0.0.1:1 cannot be reached" in refused("--prometheus", "http://127.0.0.1:1")
     with prometheus(tmp_path) as empty:
         said = refused("--prometheus", empty.url)

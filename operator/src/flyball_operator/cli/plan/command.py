@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from flyball_engine.figures import format_duration
 from flyball_operator.api.parse import ParseError, parse_service
 from flyball_operator.cli.cluster import HTML, JSON, NotHadError, add_options, add_output, expect_namespace, reading
 from flyball_operator.cli.output import NOT_HAD
@@ -180,6 +181,10 @@ def _expect_traffic(url: str, asked: Asked, found: Sequence[ServicePast]) -> Non
             "port 8001 of Flyball's plugin, at least twice in a window"
         )
     if not any(past.windows for past in found):
-        raise NotHadError(f"pods were there through no whole window{where} {span}; accepted: a longer --since")
+        window = format_duration(asked.look_back.seconds)
+        raise NotHadError(
+            f"pods were there through no whole window of {window}{where} {span}; accepted: a shorter --since, whose "
+            "windows are shorter, or pods that have been there for longer"
+        )
     if not sum(past.requests for past in found):
         raise NotHadError(f"no request came{where} {span}: there is nothing to plan by")
