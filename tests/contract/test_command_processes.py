@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -38,9 +39,18 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def python(*arguments: str, stdout: int | IO[bytes], unbuffered: str = "") -> subprocess.CompletedProcess[bytes]:
-    """Run it with its output buffered, as it is where nobody asks otherwise."""
-    sources = os.pathsep.join(str(ROOT / part / "src") for part in ("operator", "engine", "engine/lab"))
+def test_ctrl_c_while_it_loads_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("raise KeyboardInterrupt")
+    ended = python("-m", "flyball_operator.cli", "crd", stdout=subprocess.PIPE, before=(tmp_path,))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"flyball: interrupted\n")
+
+
+def python(
+    *arguments: str, stdout: int | IO[bytes], unbuffered: str = "", before: Sequence[Path] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    """Run it with its output buffered, as it is where nobody asks otherwise. Modules are found `before` others."""
+    folders = [*before, *(ROOT / part / "src" for part in ("operator", "engine", "engine/lab"))]
+    sources = os.pathsep.join(map(str, folders))
     variables = os.environ | {"PYTHONPATH": sources, "PYTHONUNBUFFERED": unbuffered}
     return subprocess.run(
         [sys.executable, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE, check=False

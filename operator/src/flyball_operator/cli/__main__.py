@@ -2,6 +2,6 @@
 
 import sys
 
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 
 sys.exit(main())
