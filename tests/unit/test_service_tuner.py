@@ -57,6 +57,23 @@ async def test_an_operator_that_starts_in_an_outage_says_nothing_new() -> None:
 
 
 @in_virtual_time
+async def test_prometheus_has_time_to_come_to_pods_that_are_ready_at_last() -> None:
+    harness = Harness()
+    tuner, nobody = harness.tuner(), Unobserved(Missing.NOT_SCRAPED, "no target has a sample")
+    for _ in range(2):
+        harness.engines.starting.add("pod-1")
+        for _ in range(30):
+            await harness.tick(tuner, nobody, nobody)
+        assert harness.condition(OBSERVED) == ("Unknown", "NoReadyPods")
+        harness.engines.starting.clear()
+        await harness.tick(tuner, nobody, nobody)
+        assert harness.condition(OBSERVED) == ("Unknown", "NotScraped")
+        await harness.tick(tuner, busy(), COUNTS)
+        assert harness.condition(OBSERVED) == ("True", "Scraped")
+    assert "MetricsLost" not in harness.events
+
+
+@in_virtual_time
 async def test_pods_that_two_jobs_scrape_are_tuned_and_the_jobs_named_once() -> None:
     harness = Harness()
     tuner = await settled(harness)

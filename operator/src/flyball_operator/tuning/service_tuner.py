@@ -95,7 +95,7 @@ class ServiceTuner:
 
     async def tick(self, observation: Observation, attainment: Attainment | Unobserved) -> None:
         """All stages, once."""
-        self._signals.look(observation, attainment)
+        self._signals.look(observation, attainment, ready_pods=self._engine_pods.ready)
         self._reporter.observed()
         await self._rollout.take_over()
         await self._stages(observation)

@@ -45,10 +45,13 @@ class SignalHistory:
         self._counted_at: float | None = None
         self._read: Reading | None = None
 
-    def look(self, observation: Observation, counts: Attainment | Unobserved) -> None:
+    def look(self, observation: Observation, counts: Attainment | Unobserved, *, ready_pods: int) -> None:
         """Take in what a tick brings. The last counts stay as long as it takes to call it an outage: of minutes."""
         now = self._clock()
         self.observation = observation
+        if ready_pods == 0:
+            # Prometheus comes to pods once there are some: the time that it has for that begins then.
+            self._began_at, self._observed_at = now, None
         if blind_spot(observation, TUNABLES.stale_seconds) is None:
             self._observed_at = now
         if isinstance(observation, Signals):
