@@ -18,9 +18,8 @@ from support.policies import STRIPS_A_LABEL, STRIPS_THE_COMMAND, mutating, remov
 from support.shared_operator import SharedOperator
 
 RESOURCE = names.CRD_NAME
-#: Creating, claiming the fields of the creation, noting that its pods fit no node, and that they are ready; one of them
-#: again at most, where a write is seen late.
-MOST_WRITES = 5
+#: Creating, claiming the fields of the creation, noting that its pods fit no node, and that they are ready.
+WRITES = ["create", "patch", "patch", "patch"]
 
 
 @pytest.fixture
@@ -66,7 +65,8 @@ def test_a_policy_that_undoes_what_flyball_needs_is_told_without_a_further_write
         eventually(lambda: columns(place)[1:5] == ["False", "True", "1", "1"], expecting="the columns to be filled")
         eventually(lambda: annotation(deployment(place), names.ANNOTATION_GOOD), expecting="the rollout to be noted")
         writes = writes_to_the_deployment(audit, place)
-        assert len(writes) <= MOST_WRITES
+        # On a busy machine one of them was seen twice.
+        assert [write.verb for write in writes] in (WRITES, [*WRITES, "patch"])
         throughout(lambda: writes_to_the_deployment(audit, place) == writes, expecting="no write", seconds=5)
 
         # A changed spec is applied at once.
