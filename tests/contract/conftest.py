@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from support.stored_api import Command, StoredApi, served
 
 

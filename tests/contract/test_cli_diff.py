@@ -12,7 +12,7 @@ import yaml
 from flyball_lab.harness.manifests import DROP, Object, edited, good
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.cli.manifest_changes import LAST_APPLIED, merge_patch
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.cause import Cause

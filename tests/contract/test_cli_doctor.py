@@ -12,7 +12,7 @@ import pytest
 from flyball_operator.api import names
 from flyball_operator.cli.doctor.collect import POLICIES, bounded
 from flyball_operator.cli.doctor.examine import CHECKS
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.kube.errors import ForbiddenError
 from flyball_operator.kube.resources import (
     CONFIG_MAPS,

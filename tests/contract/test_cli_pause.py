@@ -10,7 +10,7 @@ import pytest
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from support.stored_api import Command, StoredApi
 

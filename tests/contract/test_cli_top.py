@@ -15,7 +15,7 @@ import pytest
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.cli import top
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.kube.api import NeverLeading, connected
 from flyball_operator.kube.configuration import kubeconfig
 from flyball_operator.kube.resources import INFERENCE_SERVICES, NAMESPACES

@@ -14,7 +14,7 @@ from flyball_engine.contract import Metric
 from flyball_lab.harness.manifests import good
 from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import prometheus
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.cli.time_range import rfc3339
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from support.fleet import Governed, Plain, filled

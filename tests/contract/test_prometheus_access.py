@@ -23,7 +23,7 @@ from aiohttp import web
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import Prometheus, prometheus
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.prometheus.access import Access
 from flyball_operator.prometheus.client import PrometheusClient, _parse_fast
 from flyball_operator.prometheus.reader import PrometheusReader

@@ -22,7 +22,7 @@ from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import Thinking, TunerEnvironment, inference_service, thinking, until
 from flyball_operator.cli import past
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.time_range import TimeRange, rfc3339
 from flyball_operator.prometheus.client import PrometheusClient

@@ -10,7 +10,7 @@ import yaml
 from flyball_lab.repository import ROOT
 from flyball_operator import __version__
 from flyball_operator.api.crd import custom_resource_definition, schema_hash
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 
 
 def test_crd_prints_the_definition_for_kubectl_apply(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from flyball_operator.cli.completions import SHELLS, commands_of
-from flyball_operator.cli.main import main, parser
+from flyball_operator.cli.entry import main
+from flyball_operator.cli.main import parser
 
 COMMANDS = {command.name: command for command in commands_of(parser())}
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flyball_lab.harness.manifests import good
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 
 MODEL = {
     "id": "abcd1234",

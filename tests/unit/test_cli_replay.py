@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from flyball_operator.cli.replayed import ObservedWindows
 from flyball_operator.cli.time_range import TimeRange, rfc3339, time_range
 from flyball_operator.prometheus.recorded import Header, RecordingSource

@@ -12,7 +12,7 @@ import yaml
 
 from flyball_lab.harness.manifests import good
 from flyball_operator.api.parse import parse_service
-from flyball_operator.cli.main import main
+from flyball_operator.cli.entry import main
 from support import model_configs as models
 from support.wrong_inputs.sizing import GPU, WRONG
 

@@ -22,7 +22,7 @@ from flyball_lab.repository import ROOT
 from flyball_lab.simulator.main import main as simulator
 from flyball_operator.app import arguments as operator
 from flyball_operator.app.settings import Settings
-from flyball_operator.cli.main import main as flyball
+from flyball_operator.cli.entry import main as flyball
 from flyball_operator.cli.output import written
 from support.wrong_inputs.command_lines import BENCH, FLYBALL, OPERATOR, PADDED, SIMULATOR
 

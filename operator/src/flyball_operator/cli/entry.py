@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flyball_operator.cli.output import written
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit code."""
-    return written(_command)
+    return written(lambda: _run(arguments))
 
 
-def _command() -> int:
-    from flyball_operator.cli.main import main as command  # noqa: PLC0415 – this is what takes so long
+def _run(arguments: Sequence[str] | None) -> int:
+    from flyball_operator.cli.main import run  # noqa: PLC0415 – this is what takes so long
 
-    return command()
+    return run(arguments)

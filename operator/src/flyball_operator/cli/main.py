@@ -14,7 +14,7 @@ from flyball_operator.api import crd
 from flyball_operator.cli import completion, diff, explain, pause, replay, size, top, watch, why
 from flyball_operator.cli.bundle import command as support_bundle
 from flyball_operator.cli.doctor import command as doctor
-from flyball_operator.cli.output import EXIT_CODES, written
+from flyball_operator.cli.output import EXIT_CODES
 from flyball_operator.cli.plan import command as plan
 
 
@@ -30,12 +30,8 @@ class _Parser(argparse.ArgumentParser):
 _CLASS: Final[type[argparse.ArgumentParser]] = _Parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code."""
-    return written(lambda: _run(arguments))
-
-
-def _run(arguments: Sequence[str] | None) -> int:
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one subcommand; returns the exit code. `entry.main` tells how it ended."""
     options, unknown = parser().parse_known_args(arguments)
     if unknown:
         # argparse would show the usage of `flyball` alone, which has none of the options that the command takes.
