@@ -9,65 +9,64 @@ import pytest
 from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.answers import (
     BadVectorError,
-    Figure,
+    Figures,
+    StepKey,
     figures,
+    name_of,
     ran_of,
     scrapes_of,
     signals_of,
+    step_key,
     step_window,
 )
-from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID, targets
+from flyball_operator.prometheus.queries import CELLS, NAMESPACE, UID, targets
 from flyball_operator.tuning.observe.signals import CellKey, Missing, RequestLoad, Signals, StepWindow, Sums, Unobserved
 
 CHAT = ("team", "uid-1")
 
 
-def figure(field: str, value: float, **labels: str) -> Figure:
-    return Figure({FIELD: field, **labels}, value, 100.0)
+def cell(bucket: str = "64", kind: str = "decode", **sums: float) -> dict[StepKey, float]:
+    return {(name, bucket, kind): value for name, value in sums.items()}
 
 
-def cell(bucket: str = "64", kind: str = "decode", **sums: float) -> list[Figure]:
-    return [figure(field, value, bucket=bucket, kind=kind) for field, value in sums.items()]
-
-
-def decodes(bucket: str = "64") -> list[Figure]:
+def decodes(bucket: str = "64") -> dict[StepKey, float]:
     """A cell without prompts, as Prometheus tells it: of sums that are zero nothing."""
     return cell(bucket, steps=10, seconds=0.2, seconds_squared=0.004, tokens=480, decodes=480, kv_tokens=9600)
 
 
-SEEN = figure(CELLS, 42)
+SEEN: dict[StepKey, float] = {(CELLS, "", ""): 42}
 
 
 class TestSteps:
     def test_a_sum_that_is_not_told_is_zero(self) -> None:
-        found = step_window([*decodes(), SEEN], 15)
+        found = step_window(decodes() | SEEN, 100.0, 15)
         assert isinstance(found, StepWindow)
         sums = Sums(steps=10, seconds=0.2, seconds_squared=0.004, tokens=480, decodes=480, kv_tokens=9600)
         assert found == StepWindow(start=85.0, end=100.0, cells={CellKey(64, StepKind.DECODE): sums})
 
     def test_no_steps_are_not_unknown_steps(self) -> None:
-        idle = step_window([SEEN], 15)
+        idle = step_window(SEEN, 100.0, 15)
         assert isinstance(idle, StepWindow)
         assert idle.cells == {}
-        unseen = step_window([], 15)
+        unseen = step_window({}, 100.0, 15)
         assert isinstance(unseen, Unobserved)
         assert unseen.reason is Missing.TOO_FEW_SAMPLES
 
     def test_a_cell_without_time_or_tokens_is_left_out(self) -> None:
-        found = step_window([*cell("128", "mixed", steps=3, prefill_tokens=100), *decodes(), SEEN], 15)
+        found = step_window(cell("128", "mixed", steps=3, prefill_tokens=100) | decodes() | SEEN, 100.0, 15)
         assert isinstance(found, StepWindow)
         assert list(found.cells) == [CellKey(64, StepKind.DECODE)]
 
-    @pytest.mark.parametrize("labels", [{"bucket": "many", "kind": "decode"}, {"bucket": "64", "kind": "other"}])
-    def test_a_cell_that_is_none_is_left_out(self, labels: dict[str, str]) -> None:
-        wrong = [figure(name, 1.0, **labels) for name in ("steps", "seconds", "seconds_squared", "tokens")]
-        found = step_window([*wrong, SEEN], 15)
+    @pytest.mark.parametrize(("bucket", "kind"), [("many", "decode"), ("64", "other")])
+    def test_a_cell_that_is_none_is_left_out(self, bucket: str, kind: str) -> None:
+        wrong = cell(bucket, kind, steps=1, seconds=1, seconds_squared=1, tokens=1)
+        found = step_window(wrong | SEEN, 100.0, 15)
         assert isinstance(found, StepWindow)
         assert found.cells == {}
 
     def test_their_order_is_not_that_of_the_series(self) -> None:
-        one, other = [*decodes("128"), *decodes("2"), SEEN], [SEEN, *reversed(decodes("2")), *decodes("128")]
-        found = [step_window(series, 15) for series in (one, other)]
+        one, other = decodes("128") | decodes("2") | SEEN, SEEN | decodes("2") | decodes("128")
+        found = [step_window(series, 100.0, 15) for series in (one, other)]
         assert [list(window.cells) for window in found if isinstance(window, StepWindow)] == [
             [CellKey(2, StepKind.DECODE), CellKey(128, StepKind.DECODE)]
         ] * 2
@@ -77,33 +76,33 @@ class TestVectors:
     def sample(self, value: object = "1.5", **labels: Any) -> dict[str, Any]:
         return {"metric": {NAMESPACE: "team", UID: "uid-1", **labels}, "value": [100.0, value]}
 
-    def test_figures_are_by_service(self) -> None:
-        assert figures([self.sample(field="running")]) == {
-            CHAT: [Figure({NAMESPACE: "team", UID: "uid-1", "field": "running"}, 1.5, 100.0)]
-        }
+    def test_figures_are_by_service_and_job(self) -> None:
+        found = figures([self.sample(field="running"), self.sample("2", job="pods", field="running")], name_of)
+        assert found == Figures(100.0, {CHAT: {"": {"running": 1.5}, "pods": {"running": 2.0}}})
+
+    def test_a_label_that_is_not_there_is_empty(self) -> None:
+        assert figures([self.sample(field=CELLS)], step_key).of(CHAT) == {"": {(CELLS, "", ""): 1.5}}
 
     @pytest.mark.parametrize("value", ["NaN", "+Inf", "much"])
     def test_what_is_no_number_is_not_there(self, value: str) -> None:
-        assert figures([self.sample(value)]) == {}
+        assert figures([self.sample(value)], name_of) == Figures()
 
     @pytest.mark.parametrize("value", [1.5, None, "1" * 65])
     def test_what_is_no_vector_is_refused(self, value: object) -> None:
         with pytest.raises(BadVectorError, match="not an instant vector"):
-            figures([self.sample(value)])
+            figures([self.sample(value)], name_of)
 
     @pytest.mark.parametrize(
         "answer", [None, {}, [1], [{"metric": {"a": 1}, "value": [1, "1"]}], [{"value": [1, "1"]}]]
     )
     def test_another_form_is_refused(self, answer: object) -> None:
         with pytest.raises(BadVectorError):
-            figures(answer)
+            figures(answer, name_of)
 
 
 def test_limits_that_ran_are_known_where_the_least_and_the_most_are() -> None:
-    least, most = figure("least", 64, knob="max_num_active_seqs"), figure("most", 128, knob="max_num_active_seqs")
-    assert ran_of([least, most, figure("least", 1, knob="other"), figure("odd", 1)]) == {
-        "max_num_active_seqs": (64, 128)
-    }
+    limits = {("least", "max_num_active_seqs"): 64.0, ("most", "max_num_active_seqs"): 128.0}
+    assert ran_of({"": limits | {("least", "other"): 1.0, ("odd", ""): 1.0}}) == {"max_num_active_seqs": (64, 128)}
 
 
 def test_a_service_is_asked_for_by_strings_that_end_nothing() -> None:
@@ -114,12 +113,12 @@ def test_a_service_is_asked_for_by_strings_that_end_nothing() -> None:
 def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
     sums = {"running": 6, "waiting": 2, "ended": 30, "finished": 30, "prompt_tokens": 60, "generated_tokens": 90}
     load = {**sums, "cores": 2, "series": 4, "pods": 2, "age": 1, "kv_tokens": 1000, "uneven": 1.8}
-    gauges = [figure(field, value) for field, value in load.items()]
     found = signals_of(
-        steps=[*decodes(), SEEN],
-        load=gauges,
-        outcomes=[figure("", 8, objective="ttft", outcome="met")],
-        scrapes=scrapes_of(gauges, 2),
+        CHAT,
+        steps=Figures(100.0, {CHAT: {"pods": decodes() | SEEN}}),
+        load=Figures(100.0, {CHAT: {"pods": load}}),
+        outcomes=Figures(100.0, {CHAT: {"pods": {("", "ttft", "met"): 8.0}}}),
+        scrapes=scrapes_of({"pods": load}, 2),
         window=15,
         pods=2,
     )

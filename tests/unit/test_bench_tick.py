@@ -79,8 +79,8 @@ def test_what_is_known_of_some_services_is_said_of_all() -> None:
     ]
     numbers = {address_of(pod): (1, pod) for pod in range(5 * PODS)}
     whole = json.loads(copied({"data": {"result": samples}}, numbers, scraped=2, services=5))
-    found = answers.figures(whole["data"]["result"])
+    found = answers.figures(whole["data"]["result"], answers.name_of).services
     assert [uid for _, uid in found] == [uid_of(service) for service in range(5)]
-    assert [answers.named(group)["waiting"] for group in found.values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
-    assert [answers.named(group)["generation"] for group in found.values()] == [1.0, 5.0, 9.0, 13.0, 17.0]
-    assert all(len(group) == 3 for group in found.values())
+    assert [jobs[""]["waiting"] for jobs in found.values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
+    assert [jobs[""]["generation"] for jobs in found.values()] == [1.0, 5.0, 9.0, 13.0, 17.0]
+    assert all(len(jobs[""]) == 3 for jobs in found.values())

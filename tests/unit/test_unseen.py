@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.prometheus.answers import BadVectorError, Figure, attained_of, scrapes_of
-from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMESPACE, UID, UP, found
+from flyball_operator.prometheus.answers import BadVectorError, CountKey, attained_of, scrapes_of
+from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, UID, UP, found
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.prometheus.unseen import Found, rows_of, why
 from flyball_operator.tuning.observe.signals import Attainment, Missing, OrderOutcome, Unobserved
@@ -50,45 +50,40 @@ def test_of_many_jobs_a_few_are_named() -> None:
     assert said.startswith("job `job-0`, `job-1`, `job-2`, `job-3`, `job-4` and 2 more scrapes flyball_running without")
 
 
-def figure(job: str, field: str, value: float) -> Figure:
-    return Figure({JOB: job, FIELD: field}, value, 100.0)
-
-
 class TestJobs:
     def test_the_job_that_sees_the_most_pods_is_believed_then_the_faster_one(self) -> None:
-        one = [figure("slow", "pods", 2), figure("slow", "interval", 60)]
-        other = [figure("fast", "pods", 2), figure("fast", "interval", 5)]
-        found = scrapes_of([*one, *other], 2)
+        slow, fast = {"pods": 2.0, "interval": 60.0}, {"pods": 2.0, "interval": 5.0}
+        found = scrapes_of({"slow": slow, "fast": fast}, 2)
         assert (found.job, found.interval) == ("fast", 5)
         assert found.twice == "jobs `fast`, `slow` scrape its pods; only `fast` is counted, remove the others"
-        assert scrapes_of([*one, figure("fast", "pods", 1), figure("fast", "interval", 5)], 2).job == "slow"
+        assert scrapes_of({"slow": slow, "fast": {"pods": 1.0, "interval": 5.0}}, 2).job == "slow"
 
     def test_a_job_with_more_pods_than_there_are_is_not_believed_over_one_that_sees_all(self) -> None:
-        honest = [figure("podmonitor", "pods", 2), figure("podmonitor", "interval", 5)]
-        claimed = [figure("annotations", "pods", 12), figure("annotations", "interval", 1)]
-        assert scrapes_of([*honest, *claimed], 2).job == "podmonitor"
+        honest, claimed = {"pods": 2.0, "interval": 5.0}, {"pods": 12.0, "interval": 1.0}
+        assert scrapes_of({"podmonitor": honest, "annotations": claimed}, 2).job == "podmonitor"
 
     def test_one_job_is_nothing_to_speak_of(self) -> None:
-        found = scrapes_of([figure("pods", "pods", 2), figure("pods", "cores", 2), figure("pods", "series", 2)], 2)
+        found = scrapes_of({"pods": {"pods": 2.0, "cores": 2.0, "series": 2.0}}, 2)
         assert (found.job, found.interval, found.share, found.twice) == ("pods", 0.0, 1.0, "")
-        assert scrapes_of([], 0).twice == ""
+        assert scrapes_of({}, 0).twice == ""
 
     def test_requests_are_counted_by_the_job_that_counted_the_most(self) -> None:
-        def outcome(job: str, value: float) -> Figure:
-            labels = {JOB: job, FIELD: "objective", "objective": "ttft", "outcome": "met", NAMESPACE: "team"}
-            return Figure(labels, value, 100.0)
-
-        assert attained_of([outcome("a", 10), outcome("b", 20)]).outcomes["ttft"].met == 20
-        assert attained_of([]) == Attainment()
+        assert attained_of({"a": met(10), "b": met(20)}).outcomes["ttft"].met == 20
+        assert attained_of({}) == Attainment()
 
     def test_what_the_order_did_is_told_by_the_same_job_and_only_whole(self) -> None:
-        met = {FIELD: "objective", "objective": "ttft", "outcome": "met", NAMESPACE: "team"}
         order = {"moved_behind": 12.0, "in_time_after_all": 5.0, "longest_wait": 31.0}
-        told = [figure("b", name, value) for name, value in order.items()]
-        more = [figure("a", name, 9 * value) for name, value in order.items()]
-        counts = [Figure(met | {JOB: job}, value, 100.0) for job, value in (("a", 10.0), ("b", 20.0))]
-        assert attained_of([*counts, *more, *told]).order == OrderOutcome(**order)
-        assert attained_of([*counts, *told[1:]]).order is None, "an engine older than the order counts nothing of it"
+        told: dict[CountKey, float] = {(name, "", ""): value for name, value in order.items()}
+        more: dict[CountKey, float] = {(name, "", ""): 9 * value for name, value in order.items()}
+        assert attained_of({"a": met(10) | more, "b": met(20) | told}).order == OrderOutcome(**order)
+        del told["moved_behind", "", ""]
+        found = attained_of({"a": met(10), "b": met(20) | told})
+        assert found.order is None, "an engine older than the order counts nothing of it"
+
+
+def met(requests: float) -> dict[CountKey, float]:
+    """So many requests that met their objective."""
+    return {("objective", "ttft", "met"): requests}
 
 
 class SlowToExplain:

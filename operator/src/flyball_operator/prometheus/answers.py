@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PRESENT, UID
@@ -42,18 +42,29 @@ _MOST_CELLS: Final = 84
 _OF_ANY_STEP: Final = frozenset({"steps", "seconds", "seconds_squared", "tokens"})
 
 
-class Figure(NamedTuple):
-    """One figure of one service: its labels, its value, and the Unix time it was evaluated for.
+_Key = TypeVar("_Key")
+#: Figures of one service by the job that scraped it; "" where the query sums over jobs.
+ByJob: TypeAlias = Mapping[str, Mapping[_Key, float]]
+#: What a sum over the steps of a cell is known by: its field, and bucket and kind as labels have them.
+StepKey: TypeAlias = tuple[str, str, str]
+#: What a count of requests is known by: its field, where the query has several, its objective and its outcome.
+CountKey: TypeAlias = tuple[str, str, str]
+#: What a limit is known by: least or most, and its name.
+LimitKey: TypeAlias = tuple[str, str]
 
-    A tuple, and samples are no models: there are some hundred of each service in a tick.
-    """
 
-    labels: Mapping[str, str]
-    value: float
-    at: float
+@dataclass(frozen=True, slots=True)
+class Figures(Generic[_Key]):
+    """An instant vector by service and job: `at`, the Unix time it is of, each figure by the labels that name it."""
+
+    at: float = 0.0
+    services: Mapping[Identity, ByJob[_Key]] = field(default_factory=dict)
+
+    def of(self, identity: Identity) -> ByJob[_Key]:
+        """Those of one service."""
+        return self.services.get(identity, {})
 
 
-Figures = Mapping[Identity, list[Figure]]
 #: The least and the most of each limit over a service's engine cores, by its name.
 Ran = Mapping[str, tuple[float, float]]
 
@@ -78,9 +89,10 @@ def samples_of(answer: Any) -> Iterator[tuple[dict[str, str], float, str]]:
         yield labels, at, text
 
 
-def figures(answer: Any) -> Figures:
-    """An instant vector by service. Raises `BadVectorError` on another form."""
-    found: dict[Identity, list[Figure]] = {}
+def figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_Key]:
+    """An instant vector by service, job and what `key` makes of the other labels. Raises `BadVectorError`."""
+    found: dict[Identity, dict[str, dict[_Key, float]]] = {}
+    time = 0.0
     for labels, at, text in samples_of(answer):
         try:
             value = float(text)
@@ -88,27 +100,46 @@ def figures(answer: Any) -> Figures:
             continue
         if (uid := labels.get(UID)) is None or not math.isfinite(value):
             continue
-        identity = (labels.get(NAMESPACE, ""), uid)
-        if (group := found.get(identity)) is None:
-            group = found[identity] = []
-        group.append(Figure(labels, value, at))
-    return found
+        identity, job, time = (labels.get(NAMESPACE, ""), uid), labels.get(JOB, ""), at
+        if (jobs := found.get(identity)) is None:
+            jobs = found[identity] = {}
+        if (named := jobs.get(job)) is None:
+            named = jobs[job] = {}
+        named[key(labels)] = value
+    return Figures(time, found)
 
 
-def step_window(found: list[Figure], window: int) -> StepWindow | Unobserved:
+def name_of(labels: Mapping[str, str]) -> str:
+    """The name of a figure of `queries.load`."""
+    return labels.get(FIELD, "")
+
+
+def step_key(labels: Mapping[str, str]) -> StepKey:
+    """What a sum of `queries.steps` is known by."""
+    return labels.get(FIELD, ""), labels.get("bucket", ""), labels.get("kind", "")
+
+
+def count_key(labels: Mapping[str, str]) -> CountKey:
+    """What a count of `queries.outcomes` or `queries.attainment` is known by."""
+    return labels.get(FIELD, ""), labels.get("objective", ""), labels.get("outcome", "")
+
+
+def limit_key(labels: Mapping[str, str]) -> LimitKey:
+    """What a limit of `queries.ran` is known by."""
+    return labels.get(FIELD, ""), labels.get("knob", "")
+
+
+def step_window(found: Mapping[StepKey, float], end: float, window: int) -> StepWindow | Unobserved:
     """The steps of a window, or why they are not known. A sum that is not there is zero: see `queries.steps`."""
-    seen, cells = False, dict[tuple[str, str], dict[str, float]]()
-    for labels, value, _ in found:
-        field = labels.get(FIELD, "")
-        if field in _STEP_FIELDS:
-            cell = (labels.get("bucket", ""), labels.get("kind", ""))
+    if not any(name == CELLS for name, _, _ in found):
+        return Unobserved(Missing.TOO_FEW_SAMPLES, f"no step statistics in the last {window} s")
+    cells = dict[tuple[str, str], dict[str, float]]()
+    for (name, bucket, kind), value in found.items():
+        if name in _STEP_FIELDS:
+            cell = bucket, kind
             if (sums := cells.get(cell)) is None:
                 sums = cells[cell] = {}
-            sums[field] = max(0.0, value)
-        elif field == CELLS:
-            seen = True
-    if not seen:
-        return Unobserved(Missing.TOO_FEW_SAMPLES, f"no step statistics in the last {window} s")
+            sums[name] = max(0.0, value)
     whole = [
         (key, Sums(**sums))
         for labels_of_cell, sums in cells.items()
@@ -116,7 +147,6 @@ def step_window(found: list[Figure], window: int) -> StepWindow | Unobserved:
     ]
     # In an order of their own: sums over cells shall not differ in their last digit by the order of Prometheus' series.
     whole.sort(key=lambda cell: (cell[0].bucket, cell[0].kind))
-    end = found[0].at
     return StepWindow(start=end - window, end=end, cells=dict(whole))
 
 
@@ -126,11 +156,6 @@ def _cell(bucket: str, kind: str) -> CellKey | None:
         return CellKey(int(bucket), StepKind(kind))
     except ValueError:
         return None
-
-
-def named(found: list[Figure]) -> dict[str, float]:
-    """Figures by the label `field`."""
-    return {figure.labels[FIELD]: figure.value for figure in found if FIELD in figure.labels}
 
 
 def load_of(by_name: Mapping[str, float], window: int) -> RequestLoad | Unobserved:
@@ -154,14 +179,14 @@ def load_of(by_name: Mapping[str, float], window: int) -> RequestLoad | Unobserv
     )
 
 
-def attained_of(found: list[Figure]) -> Attainment:
+def attained_of(found: ByJob[CountKey]) -> Attainment:
     """What came of requests as one job has it: the one that counted the most of them."""
-    single = [figure for figure in found if figure.labels.get(FIELD) == "objective"]
-    counted = dict.fromkeys(sorted({figure.labels.get(JOB, "") for figure in found}), 0.0)
-    for figure in single:
-        counted[figure.labels.get(JOB, "")] += figure.value
-    job = max(counted, key=counted.__getitem__, default="")
-    return Attainment(outcomes=outcomes_of(of_job(single, job)), order=_order_of(named(of_job(found, job))))
+    requests = {
+        job: {key: value for key, value in said.items() if key[0] == "objective"} for job, said in sorted(found.items())
+    }
+    job = max(requests, key=lambda name: sum(requests[name].values()), default="")
+    order = _order_of({name: value for (name, _, _), value in found.get(job, {}).items()})
+    return Attainment(outcomes=outcomes_of(requests.get(job, {})), order=order)
 
 
 def _order_of(by_name: Mapping[str, float]) -> OrderOutcome | None:
@@ -171,22 +196,23 @@ def _order_of(by_name: Mapping[str, float]) -> OrderOutcome | None:
     return OrderOutcome(**{name: max(0.0, by_name[name]) for name in names})
 
 
-def outcomes_of(found: list[Figure]) -> dict[str, ObjectiveCounts]:
+def outcomes_of(found: Mapping[CountKey, float]) -> dict[str, ObjectiveCounts]:
     """Outcomes by objective id."""
     counts: dict[str, dict[str, float]] = {}
-    for figure in found:
-        name = figure.labels.get("objective", "")
-        counts.setdefault(name, {})[figure.labels.get("outcome", "")] = max(0.0, figure.value)
+    for (_, objective, outcome), value in found.items():
+        counts.setdefault(objective, {})[outcome] = max(0.0, value)
     return {name: ObjectiveCounts(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
 
 
-def ran_of(found: list[Figure]) -> Ran:
+def ran_of(found: ByJob[LimitKey]) -> Ran:
     """The limits in effect, where both the least and the most are known."""
-    by_field: dict[str, dict[str, float]] = {"least": {}, "most": {}}
-    for figure in found:
-        by_field.get(figure.labels.get(FIELD, ""), {})[figure.labels.get("knob", "")] = figure.value
-    least, most = by_field["least"], by_field["most"]
-    return {knob: (least[knob], most[knob]) for knob in sorted(least.keys() & most.keys())}
+    limits = found.get("", {})
+    names = sorted({knob for _, knob in limits})
+    return {
+        knob: (limits["least", knob], limits["most", knob])
+        for knob in names
+        if ("least", knob) in limits and ("most", knob) in limits
+    }
 
 
 class Scrapes(NamedTuple):
@@ -206,7 +232,7 @@ class Scrapes(NamedTuple):
 UNSCRAPED: Final = Scrapes("")
 
 
-def scrapes_of(load: list[Figure], ready: int) -> Scrapes:
+def scrapes_of(jobs: ByJob[str], ready: int) -> Scrapes:
     """Of the jobs that scrape a service's pods the one to be believed: that of the most pods, then the fastest one.
 
     Of pods only as many count as are `ready`, and more than that count against a job: where it honours labels, one pod
@@ -218,7 +244,6 @@ def scrapes_of(load: list[Figure], ready: int) -> Scrapes:
         pods = jobs[name].get("pods", 0.0)
         return -min(pods, ready), max(pods, ready), jobs[name].get("interval", math.inf), name
 
-    jobs = {job: named(of_job(load, job)) for job in {figure.labels.get(JOB, "") for figure in load}}
     if not jobs:
         return UNSCRAPED
     job = min(jobs, key=rank)
@@ -235,26 +260,20 @@ def scrapes_of(load: list[Figure], ready: int) -> Scrapes:
     return Scrapes(job, jobs[job].get("interval", 0.0), share, "; ".join(problems))
 
 
-def of_job(found: list[Figure], job: str) -> list[Figure]:
-    """The figures of one job."""
-    return [figure for figure in found if figure.labels.get(JOB, "") == job]
-
-
-def _once(found: list[Figure], scrapes: Scrapes) -> list[Figure]:
+def _once(found: ByJob[_Key], scrapes: Scrapes, no_sums: Set[object] = frozenset()) -> Mapping[_Key, float]:
     """What one job says, its sums as if one of its targets led to each engine."""
+    said = found.get(scrapes.job, {})
     if scrapes.share == 1.0:
-        return of_job(found, scrapes.job)
-    return [
-        figure if figure.labels.get(FIELD) in _NO_SUMS else figure._replace(value=figure.value * scrapes.share)
-        for figure in of_job(found, scrapes.job)
-    ]
+        return said
+    return {key: value if key in no_sums else value * scrapes.share for key, value in said.items()}
 
 
 def signals_of(
+    identity: Identity,
     *,
-    steps: list[Figure] | None,
-    load: list[Figure],
-    outcomes: list[Figure],
+    steps: Figures[StepKey] | None,
+    load: Figures[str],
+    outcomes: Figures[CountKey],
     scrapes: Scrapes,
     window: int,
     pods: int,
@@ -263,24 +282,23 @@ def signals_of(
 
     `steps`: None where they were not asked for.
     """
-    load, outcomes = (_once(found, scrapes) for found in (load, outcomes))
-    by_name = named(load)
+    by_name = _once(load.of(identity), scrapes, _NO_SUMS)
     if "cores" not in by_name or "age" not in by_name:
         return Unobserved(Missing.NOT_SCRAPED, f"Prometheus has no series {PRESENT} of the service")
     scraped = by_name.get("pods", 0.0)
     if scraped < pods / 2:
         return Unobserved(Missing.PARTIAL, f"job `{scrapes.job}` scrapes {scraped:.0f} of {pods} Ready pods")
     return Signals(
-        at=load[0].at,
+        at=load.at,
         twice=scrapes.twice,
         age_seconds=max(0.0, by_name["age"]),
         window_seconds=float(window),
         cores=int(by_name["cores"]),
         pods=int(scraped),
         unseen=max(0, pods - int(scraped)),
-        steps=None if steps is None else step_window(_once(steps, scrapes), window),
+        steps=None if steps is None else step_window(_once(steps.of(identity), scrapes), steps.at, window),
         load=load_of(by_name, window),
-        outcomes=outcomes_of(outcomes),
+        outcomes=outcomes_of(_once(outcomes.of(identity), scrapes)),
         applied=_applied_of(by_name),
     )
 

@@ -12,19 +12,19 @@ further call is made. Who asks for the past waits for each answer in the thread 
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 from flyball_operator.api.shards import Shard
 from flyball_operator.prometheus import answers, queries
 from flyball_operator.prometheus.answers import BadVectorError, Figures, Ran, Scrapes
 from flyball_operator.prometheus.client import PrometheusError
-from flyball_operator.prometheus.unseen import Found, rows_of, why
+from flyball_operator.prometheus.unseen import rows_of, why
 from flyball_operator.tuning.observe.signals import Attainment, Identity, Missing, Observation, Unobserved
 
 
@@ -63,7 +63,12 @@ MOST_QUERIES: Final = 3
 #: A tick may come early by so much and have the window that is due, in seconds.
 _EARLY: Final = 0.5
 
-_Parsed = TypeVar("_Parsed")
+#: A query, and what makes something of its answer; that raises `BadVectorError`.
+_Question: TypeAlias = tuple[str, Callable[[Any], Any]]
+_LOAD: Final = partial(answers.figures, key=answers.name_of)
+_STEPS: Final = partial(answers.figures, key=answers.step_key)
+_OUTCOMES: Final = partial(answers.figures, key=answers.count_key)
+_RAN: Final = partial(answers.figures, key=answers.limit_key)
 
 
 @dataclass(frozen=True)
@@ -100,22 +105,28 @@ class _Part:
         if self.steps_due is None:
             self.steps_due = now + self.turn / queries.PARTS * self.window
 
-    def texts(self, *, steps: bool) -> list[str]:
-        """The queries of a tick, in the order that `signals` takes their answers in."""
-        ask = (queries.load, *([queries.outcomes, queries.steps] if steps else []))
-        return [query(self.window, self.targets) for query in ask]
+    def questions(self, *, steps: bool) -> list[_Question]:
+        """The queries of a tick, in the order that `signals` takes their answers in, and how each is understood."""
+        found: list[_Question] = [(queries.load(self.window, self.targets), _LOAD)]
+        if steps:
+            found += [
+                (queries.outcomes(self.window, self.targets), _OUTCOMES),
+                (queries.steps(self.window, self.targets), _STEPS),
+            ]
+        return found
 
-    def signals(self, found: Sequence[Figures], least_window: int) -> Mapping[Identity, Observation]:
+    def signals(self, found: Sequence[Figures[Any]], least_window: int) -> Mapping[Identity, Observation]:
         """What the answers say of each service; to the load alone, or to all queries."""
         load, *more = found
-        outcomes, steps = more or ({}, None)
-        scrapes = {identity: answers.scrapes_of(seen, self.pods.get(identity, 0)) for identity, seen in load.items()}
+        outcomes, steps = more or (Figures(), None)
+        scrapes = {one: answers.scrapes_of(jobs, self.pods.get(one, 0)) for one, jobs in load.services.items()}
         window, self.window = self.window, _window(scrapes.values(), least_window)
         return {
             identity: answers.signals_of(
-                steps=None if steps is None else steps.get(identity, []),
-                load=load.get(identity, []),
-                outcomes=outcomes.get(identity, []),
+                identity,
+                steps=steps,
+                load=load,
+                outcomes=outcomes,
                 scrapes=scrapes.get(identity, answers.UNSCRAPED),
                 window=window,
                 pods=count,
@@ -195,7 +206,7 @@ class PrometheusReader:
         now = self._clock()
         steps = part.steps_are_due(now)
         try:
-            found = await self._ask(part.busy, self._query, part.texts(steps=steps))
+            found = await self._ask(part.busy, part.questions(steps=steps))
         except PrometheusError as error:
             part.attained = None
             if steps and error.missing is Missing.TIMED_OUT:
@@ -216,7 +227,7 @@ class PrometheusReader:
             return seen
         try:
             # Apart from the others: one unseen service must not keep all of them from being read.
-            (rows,) = await self._ask(self._explaining, self._query_rows, [queries.found()])
+            (rows,) = await self._ask(self._explaining, [(queries.found(), rows_of)])
         except PrometheusError:
             # It answered a moment ago; what could not be asked now is at the next tick.
             return seen
@@ -227,13 +238,14 @@ class PrometheusReader:
         """Signals as they were at a Unix time, with steps. Raises `PrometheusError`."""
         seen: dict[Identity, Observation] = {}
         for part in self._asked_for(pods):
-            seen |= part.signals([self._query(text, at) for text in part.texts(steps=True)], self._least_window)
+            found = [self._query(question, at) for question in part.questions(steps=True)]
+            seen |= part.signals(found, self._least_window)
         return seen
 
     def ran_at(self, at: float) -> Mapping[Identity, Ran]:
         """What engines ran under at a Unix time, by their own gauges. Raises `PrometheusError`."""
-        found = self._query(queries.ran(queries.targets(self._only)), at)
-        return {identity: answers.ran_of(group) for identity, group in found.items()}
+        found = self._query((queries.ran(queries.targets(self._only)), _RAN), at)
+        return {identity: answers.ran_of(jobs) for identity, jobs in found.services.items()}
 
     async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         """What came of requests over `ATTAINMENT_WINDOW`, for every service read last of which anything is counted."""
@@ -249,45 +261,38 @@ class PrometheusReader:
         if known is not None and now < known.until - _EARLY and part.pods.keys() <= known.services:
             return known.found
         try:
-            (found,) = await self._ask(part.busy, self._query, [queries.attainment(ATTAINMENT_WINDOW, part.targets)])
+            question = queries.attainment(ATTAINMENT_WINDOW, part.targets), _OUTCOMES
+            (found,) = await self._ask(part.busy, [question])
         except PrometheusError as error:
             return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))
-        attained = {identity: answers.attained_of(group) for identity, group in found.items()}
+        attained = {identity: answers.attained_of(jobs) for identity, jobs in found.services.items()}
         # The first time all parts are asked, from then on by turns.
         share = (part.turn + 1) / queries.PARTS if known is None else 1.0
         part.attained = _Attained(frozenset(part.pods), attained, now + share * part.window)
         return attained
 
-    async def _ask(
-        self, busy: set[asyncio.Future[Any]], query: Callable[[str], _Parsed], texts: Sequence[str]
-    ) -> list[_Parsed]:
+    async def _ask(self, busy: set[asyncio.Future[Any]], questions: Sequence[_Question]) -> list[Any]:
         """The answers, asked for side by side."""
         if busy:
             raise PrometheusError(Missing.TIMED_OUT, "Prometheus has not answered an earlier read yet")
         loop = asyncio.get_running_loop()
-        calls = [loop.run_in_executor(self._pool, query, text) for text in texts]
+        calls = [loop.run_in_executor(self._pool, self._query, question) for question in questions]
         busy.update(calls)
         for call in calls:
-            call.add_done_callback(functools.partial(_done, busy))
+            call.add_done_callback(partial(_done, busy))
         _, late = await asyncio.wait(calls, timeout=self._timeout)
         if late:
             raise PrometheusError(Missing.TIMED_OUT, f"Prometheus did not answer in {self._timeout:g} s")
         return [call.result() for call in calls]
 
-    def _query(self, text: str, at: float | None = None) -> Figures:
+    def _query(self, question: _Question, at: float | None = None) -> Any:
         """One query, in the thread that asks. Raises `PrometheusError`."""
-        return _understood(answers.figures, self._source.query(text, at))
-
-    def _query_rows(self, text: str) -> list[Found]:
-        """The query for all that is scraped, likewise."""
-        return _understood(rows_of, self._source.query(text))
-
-
-def _understood(parse: Callable[[Any], _Parsed], answer: Any) -> _Parsed:
-    try:
-        return parse(answer)
-    except BadVectorError as error:
-        raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
+        text, understand = question
+        answer = self._source.query(text, at)
+        try:
+            return understand(answer)
+        except BadVectorError as error:
+            raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
 
 
 def _done(busy: set[asyncio.Future[Any]], call: asyncio.Future[Any]) -> None:

@@ -153,22 +153,22 @@ def _pods(source: Source, group: Grouping, text: str, asked: Asked) -> Mapping[G
 
 def _signals(source: Source, targets: str, seconds: int, at: float) -> dict[Identity, Signals]:
     """What the tuner would have seen of each service, over a window of this length."""
-    load, outcomes, steps = (
-        answers.figures(source.query(query(seconds, targets), at))
-        for query in (queries.load, queries.outcomes, queries.steps)
-    )
+    load = answers.figures(source.query(queries.load(seconds, targets), at), answers.name_of)
+    outcomes = answers.figures(source.query(queries.outcomes(seconds, targets), at), answers.count_key)
+    steps = answers.figures(source.query(queries.steps(seconds, targets), at), answers.step_key)
     found = {
         identity: answers.signals_of(
-            steps=steps.get(identity, []),
-            load=figures,
-            outcomes=outcomes.get(identity, []),
+            identity,
+            steps=steps,
+            load=load,
+            outcomes=outcomes,
             # Which pods were Ready is known to nobody any more: those that were scraped stand for all, and no job has
             # more than there were.
-            scrapes=answers.scrapes_of(figures, sys.maxsize),
+            scrapes=answers.scrapes_of(jobs, sys.maxsize),
             window=seconds,
             pods=1,
         )
-        for identity, figures in load.items()
+        for identity, jobs in load.services.items()
     }
     return {
         identity: signals
