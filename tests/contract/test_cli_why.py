@@ -87,3 +87,4 @@ def test_an_event_is_asked_for_by_the_services_uid(typed: Any, api: StoredApi) -
 
 def test_a_service_that_is_not_there_ends_with_1(typed: Any) -> None:
     assert "no InferenceService other in namespace team" in typed("other", code=1).err
+    assert typed("chat", "-n", "nowhere", code=1).err == "flyball why: there is no namespace nowhere\n"

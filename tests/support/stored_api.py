@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from flyball_lab.harness.manifests import Object
-from flyball_operator.kube.resources import Resource
+from flyball_operator.kube.resources import NAMESPACES, Resource
 from support.memory_api import chosen
 
 #: Runs a command with these arguments; what it printed.
@@ -49,9 +49,11 @@ class StoredApi:
         """What a watch sends, one after another; None ends it."""
 
     def put(self, resource: Resource, body: Object) -> None:
-        """Hold an object."""
+        """Hold an object, and the namespace that it is in."""
         meta = body["metadata"]
         self.documents[resource.path(meta.get("namespace"), meta["name"])] = body
+        if (namespace := meta.get("namespace")) is not None:
+            self.documents.setdefault(NAMESPACES.path(None, namespace), {"metadata": {"name": namespace}})
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         """Status and document."""

@@ -374,17 +374,19 @@ def test_a_generation_that_the_operator_has_not_seen() -> None:
 
 
 def test_the_newest_warning_of_the_last_hour_that_no_condition_repeats() -> None:
-    def event(at: str, message: str, kind: str = "Warning") -> Object:
-        return {"type": kind, "reason": "MetricsLost", "message": message, "lastTimestamp": at}
+    def event(at: str, message: str, kind: str = "Warning", reason: str = "WatchdogTripped") -> Object:
+        return {"type": kind, "reason": reason, "message": message, "lastTimestamp": at}
 
     events = [
         event("2026-11-22T03:40:00Z", "the older"),
         event("2026-11-22T03:50:00Z", "the newer"),
         event("2026-11-22T03:55:00Z", "no warning", "Normal"),
         event("2026-11-22T03:56:00Z", GOOD["Tuned"][2]),
+        event("2026-11-22T03:57:00Z", "not scraped", reason="MetricsLost"),
+        event("2026-11-22T03:58:00Z", "more than the pods carry", reason="CapacityShort"),
     ]
     assert said(events=events)["warning"] == (
-        "The last warning, at 2026-11-22T03:50:00Z (10m ago), was MetricsLost: the newer."
+        "The last warning, at 2026-11-22T03:50:00Z (10m ago), was WatchdogTripped: the newer."
     )
     assert "warning" not in said(events=[event("2026-11-22T02:50:00Z", "of long ago")])
 

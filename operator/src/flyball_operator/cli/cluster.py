@@ -124,6 +124,7 @@ async def one_service(api: KubeApi, namespace: str, name: str) -> dict[str, Any]
     try:
         return await api.get(INFERENCE_SERVICES, namespace, name)
     except NotFoundError as error:
+        await expect_namespace(api, namespace)
         raise NotHadError(f"no InferenceService {name} in namespace {namespace}: {error}") from error
 
 

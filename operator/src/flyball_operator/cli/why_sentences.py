@@ -33,6 +33,7 @@ from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import SHORTAGES, CauseReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.reasons import Reason
+from flyball_operator.tuning.report.transitions import of_condition
 
 #: A warning that is older says little of now.
 _RECENT: Final = timedelta(hours=1)
@@ -303,7 +304,7 @@ def _decision(found: Found) -> Iterator[str]:
 
 
 def _warning(found: Found) -> Iterator[str]:
-    """The newest warning about the service that no condition says as well."""
+    """The newest warning about the service that no condition says as well, or did while it lasted."""
     said = {condition.message for condition in found.status.conditions}
     warnings = [
         (at, event)
@@ -312,6 +313,7 @@ def _warning(found: Found) -> Iterator[str]:
         and (at := moment(event.get("lastTimestamp"))) is not None
         and found.now - at <= _RECENT
         and event.get("message") not in said
+        and not of_condition(str(event.get("reason")))
     ]
     if warnings:
         at, event = max(warnings, key=lambda pair: pair[0])

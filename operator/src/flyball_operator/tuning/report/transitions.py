@@ -32,6 +32,15 @@ _FAILURES: Final = (
     Reason.LOOP_STALLED,
     Reason.ADMISSION_STUCK,
 )
+#: Begin of the warnings that the load is not carried.
+_SHORT: Final = "Capacity"
+
+
+def of_condition(reason: str) -> bool:
+    """Whether a warning of this reason tells what a condition tells, as long as it lasts."""
+    turns = (event for events in _TURNS.values() for event in events.values())
+    warnings = {name for kind, name in (*turns, *_PAUSES.values()) if kind == "Warning"}
+    return reason in warnings or reason in _FAILURES or reason.startswith(_SHORT)
 
 
 def event_of(kind: ConditionType, before: tuple[str, str] | None, verdict: ConditionState) -> Event | None:
@@ -41,7 +50,7 @@ def event_of(kind: ConditionType, before: tuple[str, str] | None, verdict: Condi
     if kind is ConditionType.TUNED:
         return _tuned_event(before, verdict)
     if kind is ConditionType.CAPACITY_SUFFICIENT and verdict.status == "False":
-        return ("Warning", f"Capacity{verdict.reason}")
+        return ("Warning", f"{_SHORT}{verdict.reason}")
     if verdict.reason == Reason.SCRAPED_TWICE:
         return "Warning", verdict.reason
     turned = before is None or before[0] != verdict.status
