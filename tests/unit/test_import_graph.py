@@ -1,8 +1,10 @@
-"""No import leads back in a circle, between files of the distributions and of the tests alike."""
+"""No import leads back in a circle, between files of distributions and tests alike; what is pure is held to be."""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -65,6 +67,21 @@ def test_the_distributions_import_no_test() -> None:
     ours = modules(*(ROOT / folder for folder in SOURCES))
     imports = graph(tests | ours)
     assert {name: found for name in ours if (found := imports[name] & tests.keys())} == {}
+
+
+def test_operator_and_plugin_are_held_to_be_pure_where_they_say_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (pure,) = (one for one in project["tool"]["importlinter"]["contracts"] if one["id"] == "pure")
+    held = tuple(f"{name}." for name in pure["source_modules"])
+    said = re.compile(r"^PURE\.|\bPure[.,:;]")
+    found = modules(ROOT / "operator/src", ROOT / "engine/src")
+    by_word = {name for name, path in found.items() if said.search(_docstring(path))}
+    assert len(by_word) > 100, "docstrings were not read"
+    assert {name for name in by_word if not f"{name}.".startswith(held)} == set()
+
+
+def _docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`flyball plan` as a page: one file of HTML that loads nothing. Pure."""
+"""`flyball plan` as a page: one file of HTML that loads nothing. The console's style is read from its file."""
 
 from __future__ import annotations
 
