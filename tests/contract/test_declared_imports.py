@@ -91,7 +91,7 @@ def _extra(project: dict[str, Any], extra: str) -> list[str]:
 PARTS = (
     Part("flyball-operator"),
     Part("flyball-engine"),
-    Part("flyball-lab", rooms=("", "control_port", "openai", "quantiles", "repository", "simulator", "sizing")),
+    Part("flyball-lab", rooms=("", "openai", "quantiles", "repository", "simulator", "sizing")),
     Part("flyball-lab", extras=("pages",), rooms=("benchmark", "pages")),
     Part("flyball-lab", extras=("padded",), rooms=("padded",)),
     Part("flyball-lab", extras=("dashboards",), rooms=("dashboards",)),

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import ErrorBody, Generation, ReadBack, Refusal
+from flyball_engine.control_port import ForeignAnswerError, answer_of, unconfirmed
 from flyball_engine.signing import Signer
 from flyball_lab.benchmark import control
 from flyball_lab.benchmark.control import ControlPort
 from flyball_lab.benchmark.errors import ControlError
-from flyball_lab.control_port import ForeignAnswerError, answer_of, unconfirmed
 from flyball_lab.harness.engine import SetpointSigner, setpoint
 
 EMPTY = ReadBack(service="s", plugin_version="1", engine_version="1", governed=True, accepted=None, cores=())

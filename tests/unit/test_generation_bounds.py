@@ -7,7 +7,7 @@ import json
 import pytest
 
 from flyball_engine.contract import Generation, ReadBack, ShedKnob
-from flyball_lab.control_port import ForeignAnswerError, read_back_of
+from flyball_engine.control_port import ForeignAnswerError, read_back_of
 from flyball_operator.api.epochs import LARGEST_EPOCH, UNRECORDED_LEADERS
 from flyball_operator.tuning.actuate.generation_bounds import (
     LARGEST_GENERATION,

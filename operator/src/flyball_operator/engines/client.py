@@ -2,7 +2,7 @@
 
 A write is acknowledged when the step in flight has ended, so it may take seconds. When it is not known to have landed,
 the pod is read back before anything is written again. Answers come from pods and are untrusted: bounded in size, and
-read by `flyball_lab.control_port`.
+read by `flyball_engine.control_port`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from flyball_engine.contract import (
     Refusal,
     Setpoint,
 )
+from flyball_engine.control_port import ForeignAnswerError, answer_of, headers_of, signed, unconfirmed
 from flyball_engine.signing import Signer
-from flyball_lab.control_port import ForeignAnswerError, answer_of, headers_of, signed, unconfirmed
 from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,

@@ -10,13 +10,13 @@ import time
 from typing import Final
 
 from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, ReadBack, Setpoint, StrategyType
+from flyball_engine.control_port import ForeignAnswerError, answer_of, signed, unconfirmed
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, Static, Strategy
 from flyball_engine.signing import Signer
 from flyball_lab.benchmark.errors import ControlError, OptionError
 from flyball_lab.benchmark.measurements import EngineSample
 from flyball_lab.benchmark.points import EngineSetting
 from flyball_lab.benchmark.web import NoAnswerError, ask
-from flyball_lab.control_port import ForeignAnswerError, answer_of, signed, unconfirmed
 
 READ_SECONDS: Final = 5.0
 #: A write waits for the step in flight; the port itself gives up after 30 s.

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from flyball_engine.contract import CONTROL_PORT, METRICS_PATH, SETPOINT_PATH, CoreState, Limits, MetricName, ReadBack
-from flyball_lab.control_port import ForeignAnswerError, read_back_of
+from flyball_engine.control_port import ForeignAnswerError, read_back_of
 from flyball_lab.demo.errors import DemoError, GoneError, KubeRequestError, WaitError
 from flyball_lab.demo.kube import ApiReader
 from flyball_operator.api.names import API_VERSION, CONTAINER_ENGINE, KIND, LABEL_SERVICE, PLURAL
