@@ -1,6 +1,6 @@
-"""The engine in a pod: which container it is, and where its control port is. Pure.
+"""The engine in a pod: which container it is, where its control port is, and which plugin it has. Pure.
 
-The pod says both itself: the port named `control` is the plugin's, whoever brought that in.
+The pod says all itself: the port named `control` is the plugin's, whoever brought that in.
 """
 
 from __future__ import annotations
@@ -29,3 +29,9 @@ def engine_container(pod: Object) -> EngineContainer:
     named = [str(container.get("name") or "") for container in containers]
     engine = names.CONTAINER_ENGINE if not named or names.CONTAINER_ENGINE in named else named[0]
     return EngineContainer(engine, CONTROL_PORT)
+
+
+def plugin_image(pod: Object) -> str:
+    """The image of the plugin in a pod or a pod template; empty without it."""
+    containers = (pod.get("spec") or {}).get("initContainers") or ()
+    return next((str(one.get("image", "")) for one in containers if one.get("name") == names.CONTAINER_PLUGIN), "")

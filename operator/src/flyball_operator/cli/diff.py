@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from flyball_operator.api.objects import Object, annotation, controlled_by
-from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
-from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in
 from flyball_operator.cli.manifest_changes import LAST_APPLIED, as_json, as_lines, changes, merge_patch
 from flyball_operator.cli.output import WRONG_INPUT
-from flyball_operator.cli.services import WrongServiceError, document
+from flyball_operator.cli.services import WrongServiceError, document, parsed
 from flyball_operator.cli.terminal import wrapped
 
 if TYPE_CHECKING:
@@ -104,7 +102,10 @@ async def _diff(api: KubeApi, manifest: Object, options: argparse.Namespace) -> 
         after = await _dry(api, before, manifest, options.field_manager)
     except InvalidObjectError as error:
         raise NotHadError(_PATCH.sub("", str(error))) from error
-    found = changes(None if before is None else (before, _parsed(before)), (after, _parsed(after)), deployment)
+    try:
+        found = changes(None if before is None else (before, parsed(before)), (after, parsed(after)), deployment)
+    except WrongServiceError as error:
+        raise NotHadError(str(error)) from error
     if options.output == JSON:
         print(json.dumps(as_json(namespace, name, found), indent=2))
     else:
@@ -128,12 +129,3 @@ async def _dry(api: KubeApi, before: Object | None, manifest: Object, manager: s
     identity = {"uid": before["metadata"]["uid"]}
     body = {**manifest, "metadata": {**manifest["metadata"], **identity}}
     return await api.dry_apply_as(manager, INFERENCE_SERVICES, body)
-
-
-def _parsed(raw: Object) -> InferenceService:
-    try:
-        return parse_service(raw)
-    except InvalidSpecError as error:
-        raise NotHadError(f"the spec is wrong: {'; '.join(error.errors)}") from error
-    except ParseError as error:
-        raise NotHadError(f"this is no InferenceService: {error}") from error

@@ -6,11 +6,12 @@ of the pod template change is seen by rendering both specs alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from flyball_operator.api import names
+from flyball_operator.api.engine_container import plugin_image
 from flyball_operator.api.objects import Object
 from flyball_operator.api.spec import LARGEST_BOUND
 from flyball_operator.api.v1alpha1 import InferenceService
@@ -127,7 +128,8 @@ def _pods(before: InferenceService | None, after: InferenceService, deployment: 
     fields: tuple[str, ...] = ()
     if before is not None:
         same = revision.spec_hash(before, noted.adopted) == revision.spec_hash(after, noted.adopted)
-        config = Config(plugin_image=_plugin_image(deployment), publishes_keys=True)
+        image = "" if deployment is None else plugin_image(deployment["spec"]["template"])
+        config = Config(plugin_image=image, publishes_keys=True)
         fields = tuple(_template_fields(pod.render(before, config, ""), pod.render(after, config, "")))
         if not same:
             replaced = True
@@ -160,13 +162,6 @@ def _template_fields(before: Object, after: Object) -> Iterator[str]:
         found["metadata"]["annotations"].pop(names.ANNOTATION_TEMPLATE_HASH, None)
     there, back = differences(before, after), differences(after, before)
     yield from dict.fromkeys(spelt(path) for way in (there, back) for path in way)
-
-
-def _plugin_image(deployment: Object | None) -> str:
-    if deployment is None:
-        return ""
-    containers: Sequence[Object] = deployment["spec"]["template"]["spec"].get("initContainers") or ()
-    return next((str(one.get("image", "")) for one in containers if one.get("name") == names.CONTAINER_PLUGIN), "")
 
 
 def _limits(before: InferenceService, after: InferenceService) -> Iterator[str]:

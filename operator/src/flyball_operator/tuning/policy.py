@@ -265,7 +265,7 @@ def model_spec(model: StepModel) -> ModelSpec:
 def nearly_equal(present: Policy, wanted: Policy) -> bool:
     """Whether it says nearly the same, limits apart: noise moves deadlines, model and budget a little."""
     now, then = present.deadlines, wanted.deadlines
-    if now != then and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):
+    if now != then and now.keys() == then.keys() and all(near(now[name], then[name]) for name in now):
         wanted = wanted.due_by(now)
     step, new_step = present.step, wanted.step
     if (present.shed, present.on_time, present.queued_tokens) != (wanted.shed, wanted.on_time, wanted.queued_tokens):
@@ -275,10 +275,11 @@ def nearly_equal(present: Policy, wanted: Policy) -> bool:
     if step is None or new_step is None:
         return step is new_step
     alike = difference(step.model.step_model(), new_step.model.step_model()) <= TUNABLES.hysteresis
-    return alike and _near(step.seconds, new_step.seconds)
+    return alike and near(step.seconds, new_step.seconds)
 
 
-def _near(present: float, wanted: float) -> bool:
+def near(present: float, wanted: float) -> bool:
+    """Whether the change is within the hysteresis, a share of what is there."""
     return abs(wanted - present) <= TUNABLES.hysteresis * present
 
 

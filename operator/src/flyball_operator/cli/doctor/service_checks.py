@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from flyball_operator.api import names
-from flyball_operator.api.engine_container import engine_container
+from flyball_operator.api.engine_container import engine_container, plugin_image
 from flyball_operator.api.objects import Object, annotation, moment
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cli.advice import ADVICE
@@ -126,7 +126,7 @@ def plugin_versions(installation: Installation) -> Iterator[Finding]:
             continue
         (image,) = wanted
         for service in tenant.services:
-            found = {_plugin(pod) for pod in _pods_of(tenant, service)} - {""}
+            found = {plugin_image(pod) for pod in _pods_of(tenant, service)} - {""}
             other = found - {image}
             good += bool(found) and not other
             if other:
@@ -143,13 +143,6 @@ def plugin_versions(installation: Installation) -> Iterator[Finding]:
                 )
     if good:
         yield ok(check, f"pods of {good} services have the operator's")
-
-
-def _plugin(pod: Object) -> str:
-    for container in pod["spec"].get("initContainers") or ():
-        if container.get("name") == names.CONTAINER_PLUGIN:
-            return str(container.get("image", ""))
-    return ""
 
 
 def signing_keys(installation: Installation) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from flyball_operator.reconcile.plan import causes, event_causes, model_claim, m
 from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.intents import Create, Delete, Intent
 from flyball_operator.reconcile.plan.model_reasons import FINAL, OF_EXITS, STUCK, ModelReason, one_line
-from flyball_operator.reconcile.plan.pods import has_ended
+from flyball_operator.reconcile.plan.pods import condition, has, has_ended
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
@@ -99,11 +99,11 @@ def _of_job(service: InferenceService, snapshot: Snapshot) -> ModelState:
     found = [end for pod in pods if (end := _ended(pod)) is not None]
     ended = [end for end in found if end.get("exitCode")]
     # The Job is told later, and never where a container that a policy added does not end.
-    if (found and not found[-1].get("exitCode")) or _condition(job, "Complete") is not None:
+    if (found and not found[-1].get("exitCode")) or has(job, "Complete"):
         last = next((str(end.get("message") or "") for end in reversed(found) if not end.get("exitCode")), "")
         return ModelState(ModelReason.DOWNLOADED, one_line(last) or f"Job {wanted} has completed", job)
-    if (failed := _condition(job, "Failed")) is not None:
-        return _failed(job, failed, ended, snapshot)
+    if has(job, "Failed"):
+        return _failed(job, condition(job, "Failed"), ended, snapshot)
     if not pods:
         return _without_pod(job, snapshot)
     return replace(_under_way(job, pods, ended, snapshot), job=job)
@@ -184,11 +184,6 @@ def _container(pod: Object) -> Object:
     """Status of the container that downloads; empty before it has one."""
     found = (pod.get("status") or {}).get("containerStatuses") or ()
     return next((dict(one) for one in found if one.get("name") == names.CONTAINER_DOWNLOAD), {})
-
-
-def _condition(job: Object, kind: str) -> Object | None:
-    found = (job.get("status") or {}).get("conditions") or ()
-    return next((one for one in found if one.get("type") == kind and one.get("status") == "True"), None)
 
 
 def intents(service: InferenceService, snapshot: Snapshot, found: ModelState | None) -> Iterator[Intent]:

@@ -1,6 +1,6 @@
-"""What a pod says of itself: its template, its node, what it asks for, and whether the scheduler has placed it.
+"""What a pod says of itself: its template, node, requests and conditions, and whether the scheduler has placed it.
 
-Pure.
+Conditions are read of a Deployment and a Job, too. Pure.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def others_placed(pod: Object, pods: Sequence[Object]) -> list[Object]:
 
 
 def condition(found: Object, kind: str) -> Object:
-    """The condition of this type of a pod or Deployment; empty where there is none."""
+    """The condition of this type of a pod, Deployment or Job; empty where there is none."""
     conditions = (found.get("status") or {}).get("conditions") or ()
     return next((dict(item) for item in conditions if item.get("type") == kind), {})
 
 
-def has(pod: Object, kind: str) -> bool:
+def has(found: Object, kind: str) -> bool:
     """Whether the condition of this type is True."""
-    return bool(condition(pod, kind).get("status") == "True")
+    return bool(condition(found, kind).get("status") == "True")
 
 
 def since(found: Object, kind: str) -> datetime | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flyball_operator.api import names
 from flyball_operator.api.objects import Object, annotation, being_deleted
+from flyball_operator.reconcile.plan.pods import condition
 
 
 def runs(deployment: Object, spec_hash: str) -> bool:
@@ -16,17 +17,12 @@ def runs(deployment: Object, spec_hash: str) -> bool:
     return seen and annotation(template, names.ANNOTATION_SPEC_HASH) == spec_hash
 
 
-def progressing(deployment: Object) -> Object:
-    """The condition of that name; empty where there is none."""
-    conditions = (deployment.get("status") or {}).get("conditions") or ()
-    return next((dict(item) for item in conditions if item.get("type") == "Progressing"), {})
-
-
 def complete(deployment: Object) -> bool:
     """Whether every pod has the template; scaling up later does not undo that."""
     status = deployment.get("status") or {}
     all_updated = status.get("updatedReplicas", 0) == status.get("replicas", 0)
-    return all_updated and (progressing(deployment).get("reason") == "NewReplicaSetAvailable" or whole(deployment))
+    replaced = condition(deployment, "Progressing").get("reason") == "NewReplicaSetAvailable"
+    return all_updated and (replaced or whole(deployment))
 
 
 def whole(deployment: Object) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from flyball_operator.api import names
+from flyball_operator.api.engine_container import plugin_image
 from flyball_operator.api.objects import Kind, Object, digest
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, history, pod, progress, revision
@@ -133,7 +133,7 @@ def _settled(service: InferenceService, snapshot: Snapshot, current: Revision, n
 def _why(snapshot: Snapshot, current: Revision, noted: History, *, settled: bool) -> AdoptedWhy | None:
     if snapshot.turn.now and settled:
         return AdoptedWhy.TURN
-    gone = _plugin_image(current.template) not in ("", snapshot.config.plugin_image) and causes.lacks_plugin(
+    gone = plugin_image(current.template) not in ("", snapshot.config.plugin_image) and causes.lacks_plugin(
         snapshot.pods, current.spec_hash, snapshot.events
     )
     # A Deployment that was deleted took its notes along.
@@ -143,8 +143,3 @@ def _why(snapshot: Snapshot, current: Revision, noted: History, *, settled: bool
 def _is_adoption(service: InferenceService, noted: History) -> bool:
     """Whether what is asked for was adopted by itself; not where the user has asked for something else since."""
     return bool(noted.adopted) and noted.adopted_by == revision.spec_hash(service)
-
-
-def _plugin_image(template: Object) -> str:
-    containers = template["spec"].get("initContainers") or ()
-    return next((str(one["image"]) for one in containers if one["name"] == names.CONTAINER_PLUGIN), "")

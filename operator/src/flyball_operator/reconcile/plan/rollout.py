@@ -17,6 +17,7 @@ from flyball_operator.reconcile.plan import causes, in_place, progress, renewal,
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
+from flyball_operator.reconcile.plan.pods import condition
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
@@ -165,7 +166,7 @@ class _Attempt:
             return None
         if self.cause is not None and self.cause.is_permanent:
             return 0.0
-        progressing = progress.progressing(self.deployment)
+        progressing = condition(self.deployment, "Progressing")
         # The Deployment keeps the condition of an earlier template when it finds the ReplicaSet of this one again.
         ours = str(progressing.get("lastUpdateTime", "")) >= so_far.since
         if not ours or progressing.get("reason") != "ProgressDeadlineExceeded":

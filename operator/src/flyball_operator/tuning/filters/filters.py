@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
-from flyball_operator.tuning.policy import Policy, limits_given, nearly_equal, replace_limits
+from flyball_operator.tuning.policy import Policy, limits_given, near, nearly_equal, replace_limits
 from flyball_operator.tuning.spec import Envelope, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -157,14 +157,10 @@ def restrained(current: Limits, wanted: Limits, envelope: Envelope) -> Limits:
     """The wanted limits, each as it is now where the change is within its hysteresis."""
     seqs, tokens = limits_given(current, envelope)
     new_seqs, new_tokens = limits_given(wanted, envelope)
-    seqs = seqs if _near(new_seqs, seqs) else new_seqs
-    tokens = tokens if _near(new_tokens, tokens) else new_tokens
+    seqs = seqs if near(seqs, new_seqs) else new_seqs
+    tokens = tokens if near(tokens, new_tokens) else new_tokens
     restrained = replace_limits(current, seqs=seqs, tokens=tokens)
     return current if limits_given(current, envelope) == (seqs, tokens) else restrained
-
-
-def _near(new: float, old: float) -> bool:
-    return abs(new - old) <= TUNABLES.hysteresis * old
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,7 @@ def _asked_for(observation: Observation) -> bool:
     """Whether requests were seen."""
     if not isinstance(observation, Signals) or isinstance(observation.load, Unobserved):
         return False
-    load = observation.load
-    return load.running + load.waiting + load.arrivals + load.refused > 0
+    return not observation.load.none
 
 
 def _cause(decision: Decision, state: TuningState, observation: Observation) -> str:
