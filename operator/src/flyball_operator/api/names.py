@@ -5,6 +5,7 @@ Pure; imports nothing of ours.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 GROUP: Final = "serving.flyball.dev"
@@ -94,3 +95,6 @@ CONTAINER_PLUGIN: Final = "flyball-plugin"
 CONTAINER_DOWNLOAD: Final = "download"
 PORT_HTTP: Final = "http"
 PORT_CONTROL: Final = "control"
+
+#: Where a pod with a service account finds its namespace.
+OWN_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

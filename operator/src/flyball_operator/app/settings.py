@@ -19,6 +19,7 @@ from typing import Annotated, Final
 from pydantic import Field, HttpUrl, IPvAnyAddress, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from flyball_operator.api import names
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.shards import MOST_SHARDS
 from flyball_operator.app.label_selector import check_selector
@@ -34,7 +35,6 @@ _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PERIOD: Final = re.compile(r"0s|[1-9][0-9]{0,5}[mh]")
 _USERNAME: Final = re.compile(r"[^:\x00-\x1f\x7f]*")
-_OWN_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class LogFormat(StrEnum):
@@ -305,7 +305,8 @@ class Settings(PrometheusSettings):
         """The operator's own namespace: as set, else the service account's, else `default`."""
         if self.pod_namespace:
             return self.pod_namespace
-        return _OWN_NAMESPACE_FILE.read_text().strip() if _OWN_NAMESPACE_FILE.exists() else "default"
+        file = names.OWN_NAMESPACE_FILE
+        return file.read_text().strip() if file.exists() else "default"
 
     @property
     def watched(self) -> tuple[str | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from flyball_operator.api import names
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
@@ -40,11 +41,11 @@ ADVICE: Final[Mapping[str, str]] = {
     ReconcileReason.NO_READY_ENDPOINT: "Wait for the engine to start, then look at its pods: kubectl get pods.",
     ReconcileReason.REPLICAS_NOT_READY: _WAIT,
     ReconcileReason.PLUGIN_MISSING: "Install the plugin by a label on the pod template, and restart the pods.",
-    OutdatedReason.ADOPT_BY_ANNOTATION: "To replace the pods, set the annotation serving.flyball.dev/adopt anew.",
-    OutdatedReason.OTHER_SETTINGS: "Give both releases the same settings, or set serving.flyball.dev/adopt anew.",
-    OutdatedReason.MADE_BY_NEWER_OPERATOR: "End the upgrade; to go back, set serving.flyball.dev/adopt anew.",
+    OutdatedReason.ADOPT_BY_ANNOTATION: f"To replace the pods, set the annotation {names.ANNOTATION_ADOPT} anew.",
+    OutdatedReason.OTHER_SETTINGS: f"Give both releases the same settings, or set {names.ANNOTATION_ADOPT} anew.",
+    OutdatedReason.MADE_BY_NEWER_OPERATOR: f"End the upgrade; to go back, set {names.ANNOTATION_ADOPT} anew.",
     OutdatedReason.ADOPTION_STOPPED: "Mend the service that the message names.",
-    OutdatedReason.ADOPTION_FAILED: "Mend the cause, then set the annotation serving.flyball.dev/adopt anew.",
+    OutdatedReason.ADOPTION_FAILED: f"Mend the cause, then set the annotation {names.ANNOTATION_ADOPT} anew.",
     CauseReason.ARGUMENT_REFUSED: "Correct the argument in spec.engine.args.",
     CauseReason.CONFIG_MISSING: "Create the Secret, key, claim or volume that the message names.",
     CauseReason.INVALID_IMAGE_NAME: "Correct the image in spec.engine.image.",

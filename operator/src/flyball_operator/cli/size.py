@@ -21,10 +21,9 @@ from flyball_lab.sizing.packing import NAMED
 from flyball_lab.sizing.presets import PRESETS
 from flyball_lab.sizing.request import KV_DTYPES, USUAL_CONTEXT, USUAL_UTILIZATION, SizingRequest
 from flyball_lab.sizing.size import size
+from flyball_operator.cli.output import WRONG_INPUT
 from flyball_operator.cli.size_report import as_json, as_text, names_as_text
 
-#: Exit code where the input is wrong, as argparse has it.
-WRONG_INPUT: Final = 2
 #: A config.json has some kilobytes; what is larger is another file.
 _MOST_BYTES: Final = 10_000_000
 _AMOUNT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s?([KMGT]i?B?|B)?")

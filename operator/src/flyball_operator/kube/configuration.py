@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Final
 
 from kubernetes.aio import client, config
 
+from flyball_operator.api import names
 from flyball_operator.kube.errors import ClusterError
-
-#: Where a pod finds its namespace.
-_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 async def load_configuration() -> client.Configuration:
@@ -38,7 +35,7 @@ async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
     files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     if not await asyncio.to_thread(_any_exists, files):
         if context is None and _in_a_pod(configuration):
-            return configuration, await asyncio.to_thread(_OWN_NAMESPACE.read_text, "utf-8")
+            return configuration, await asyncio.to_thread(names.OWN_NAMESPACE_FILE.read_text, "utf-8")
         raise ClusterError(f"no usable kubeconfig: there is no {files}; accepted: one that $KUBECONFIG names")
     try:
         await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]

@@ -16,6 +16,8 @@ from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controller
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
+#: Seconds until the next look at an object that is in the way: nobody tells when it changes.
+CONFLICT_SECONDS: Final = 15.0
 #: So many unknown annotations are named.
 _LISTED: Final = 5
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
+from flyball_operator.api import names
 from flyball_operator.api.quantities import parse_duration
 
 #: Seconds of one shortage after which a service has its turn no more: another may adopt. In a shorter one, such as of a
@@ -136,7 +137,7 @@ class Turn:
 
 _BY_ANNOTATION: Final = (
     "this operator would make the pods otherwise; they run on as they are. To replace them, set the annotation"
-    " serving.flyball.dev/adopt to a new value"
+    f" {names.ANNOTATION_ADOPT} to a new value"
 )
 OFF: Final = AdoptionPolicy()
 NEVER: Final = Turn(False, OutdatedReason.ADOPT_BY_ANNOTATION, _BY_ANNOTATION)

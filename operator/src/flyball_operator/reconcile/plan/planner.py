@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from typing import Final
 
 from flyball_operator.api import names
 from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, being_deleted, digest, name, uid, unless_changed
@@ -28,7 +29,7 @@ from flyball_operator.reconcile.plan import (
     status,
     workload,
 )
-from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason, judge
+from flyball_operator.reconcile.plan.acceptance import CONFLICT_SECONDS, Acceptance, AcceptedReason, judge
 from flyball_operator.reconcile.plan.adoption import Standing
 from flyball_operator.reconcile.plan.event_causes import look_again
 from flyball_operator.reconcile.plan.fields import created_entry, differences
@@ -37,9 +38,8 @@ from flyball_operator.reconcile.plan.model_cache import ModelState
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, decide
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
-#: Seconds until a look at something that tells nobody when it changes: a foreign object, or garbage collection.
-_CONFLICT_SECONDS = 15.0
-_LEAVING_SECONDS = 2.0
+#: Seconds until a look at garbage collection, which tells nobody when it is done.
+_LEAVING_SECONDS: Final = 2.0
 #: Resyncs before a window opens from which on a service waits for that: one of them is sure to come in this time.
 _RESYNCS = 2
 
@@ -91,7 +91,7 @@ def plan(snapshot: Snapshot) -> Plan:
 def _patience(verdict: Acceptance) -> float | None:
     match verdict.reason:
         case AcceptedReason.NAME_CONFLICT:
-            return _CONFLICT_SECONDS
+            return CONFLICT_SECONDS
         case AcceptedReason.EARLIER_SERVICE_LEAVING:
             return _LEAVING_SECONDS
         case _:

@@ -18,7 +18,7 @@ from flyball_operator.api.gateway import Gateway, ParentReference
 from flyball_operator.api.objects import ROUTE_KINDS, Kind, Object, moment
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.reconcile.plan import http_route, inference_pool
-from flyball_operator.reconcile.plan.acceptance import AcceptedReason, conflict
+from flyball_operator.reconcile.plan.acceptance import CONFLICT_SECONDS, AcceptedReason, conflict
 from flyball_operator.reconcile.plan.model_reasons import one_line
 from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -31,8 +31,6 @@ _ANSWER_SECONDS: Final = 5.0
 _ANSWERING: Final = timedelta(minutes=2)
 #: Seconds after which what the API server refused is asked for again.
 _REFUSED_SECONDS: Final = 60.0
-#: Seconds until the next look at an object that is in the way.
-_CONFLICT_SECONDS: Final = 15.0
 #: Who defines each kind.
 _INSTALL: Final[Mapping[Kind, str]] = {
     Kind.HTTP_ROUTE: "the Gateway API CRDs",
@@ -151,7 +149,7 @@ def _in_the_way(found: Object, snapshot: Snapshot) -> RouteState:
     said = conflict(snapshot, found)
     foreign = said.reason is AcceptedReason.NAME_CONFLICT
     reason = RoutedReason.NAME_CONFLICT if foreign else RoutedReason.ROUTE_PENDING
-    return RouteState(reason, said.message, _CONFLICT_SECONDS)
+    return RouteState(reason, said.message, CONFLICT_SECONDS)
 
 
 def _unreadable(kind: Kind, snapshot: Snapshot) -> RouteState:

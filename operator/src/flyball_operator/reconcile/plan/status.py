@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object, controlled_by, timestamp, uid
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, Condition, ConditionType, InferenceService
 from flyball_operator.reconcile.plan import history, model_cache, revision, routing, service
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.adoption import NEVER, OutdatedReason, Standing
+from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.causes import ready_templates
 from flyball_operator.reconcile.plan.history import AdoptedWhy
 from flyball_operator.reconcile.plan.intents import Event
@@ -44,7 +46,7 @@ _IN_PLACE: Final = (
 #: So many fields are named.
 _MOST_FIELDS: Final = 5
 #: How an adoption is tried again.
-_AGAIN: Final = "set the annotation serving.flyball.dev/adopt to a new value to try again"
+_AGAIN: Final = f"set the annotation {names.ANNOTATION_ADOPT} to a new value to try again"
 _TAKING: Final = (Standing.ADOPTING, Standing.WAITING)
 #: What is going on, by why a service adopts by itself.
 _ADOPTING: Final[Mapping[str, str]] = {
@@ -178,14 +180,14 @@ def _outdated(snapshot: Snapshot, rollout: RolloutDecision) -> ConditionClaim | 
     if rollout.newer and snapshot.turn != NEVER:
         message = (
             f"operator {rollout.newer} made the pods, and this one is {snapshot.config.version}, so they run on as they"
-            " are. To replace them all the same, set the annotation serving.flyball.dev/adopt to a new value"
+            f" are. To replace them all the same, set the annotation {names.ANNOTATION_ADOPT} to a new value"
         )
         return ConditionClaim(True, OutdatedReason.MADE_BY_NEWER_OPERATOR, message)
     if rollout.differing and snapshot.turn != NEVER:
         message = (
             "another release of this version made the pods, or settings were turned back. They had this template"
             f" before, and run on as they are. It differs in {', '.join(rollout.differing[:_MOST_FIELDS])}. Give both"
-            " releases the same settings, or set the annotation serving.flyball.dev/adopt to a new value"
+            f" releases the same settings, or set the annotation {names.ANNOTATION_ADOPT} to a new value"
         )
         return ConditionClaim(True, OutdatedReason.OTHER_SETTINGS, message)
     return ConditionClaim(True, snapshot.turn.reason, snapshot.turn.message)
@@ -205,7 +207,9 @@ def _progressing(rollout: RolloutDecision | None) -> ConditionClaim:
                 False, rollout.cause.reason, f"{rollout.cause.message}; there is no earlier good generation"
             )
         case Stage.FAILED:
-            return ConditionClaim(False, "NotReadyInTime", "pods were not ready within spec.rollout.startupTimeout")
+            return ConditionClaim(
+                False, CauseReason.NOT_READY_IN_TIME, "pods were not ready within spec.rollout.startupTimeout"
+            )
         case _:
             return _going_on(rollout, detail)
 
