@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_operator.tuning.replicas import MOST_REMEMBERED, SLICES, Bounds, Replicas, decided
+from flyball_operator.api.status import MOST_RECOMMENDED
+from flyball_operator.tuning.replicas import SLICES, Bounds, Replicas, decided
 
 windows = st.sampled_from([0.0, 15.0, 60.0, 300.0])
 bounds = st.builds(
@@ -37,8 +38,8 @@ def played(limits: Bounds, load: Load, first: int) -> list[tuple[float, Replicas
 def test_never_outside_the_bounds_and_never_without_limit(limits: Bounds, load: Load, first: int) -> None:
     for _, found in played(limits, load, first)[1:]:
         assert limits.least <= found.replicas <= limits.most
-        assert 1 <= len(found.up) <= MOST_REMEMBERED
-        assert 1 <= len(found.down) <= MOST_REMEMBERED
+        assert 1 <= len(found.up) <= MOST_RECOMMENDED
+        assert 1 <= len(found.down) <= MOST_RECOMMENDED
 
 
 @given(bounds, loads, st.integers(1, 20))
@@ -96,4 +97,4 @@ def test_a_load_that_rises_or_falls_is_held_for_a_slice_longer_than_the_window_a
         late = [number for at, number in seen if at > now - longer]
         assert max(exact) <= found.down[0].replicas <= max(late)
         assert min(late) <= found.up[0].replicas <= min(exact)
-        assert max(len(found.up), len(found.down)) <= MOST_REMEMBERED
+        assert max(len(found.up), len(found.down)) <= MOST_RECOMMENDED

@@ -20,7 +20,7 @@ from flyball_operator.kube.resources import Resource
 
 Object = dict[str, Any]
 
-#: Kinds that tests look at; those outside a namespace are asked for without one.
+#: Kinds that tests look at.
 _RESOURCES = (
     resources.INFERENCE_SERVICES,
     resources.DEPLOYMENTS,
@@ -43,6 +43,8 @@ _RESOURCES = (
     Resource("", "v1", "resourcequotas"),
     Resource("", "v1", "secrets"),
 )
+#: Those outside a namespace, which are asked for without one.
+_OF_THE_CLUSTER = (resources.CRDS, resources.NAMESPACES)
 _SINGULAR = {"customresourcedefinitions": "crd", "networkpolicies": "networkpolicy"}
 
 
@@ -94,7 +96,7 @@ def apply(kind: str, namespace: str, manifest: Object) -> None:
 
 def _path(kind: str, namespace: str, name: str | None) -> str:
     resource = _BY_NAME[kind]
-    return resource.path(namespace if resource.namespaced else None, name)
+    return resource.path(None if resource in _OF_THE_CLUSTER else namespace, name)
 
 
 def _change(path: str, query: dict[str, str], body: Object, content: str) -> None:

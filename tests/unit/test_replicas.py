@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from flyball_operator.tuning.replicas import MOST_REMEMBERED, Bounds, Limit, Recommended, Replicas, decided
+from flyball_operator.api.status import MOST_RECOMMENDED
+from flyball_operator.tuning.replicas import Bounds, Limit, Recommended, Replicas, decided
 
 BOUNDS = Bounds(least=1, most=10, up_seconds=0.0, down_seconds=300.0)
 ENOUGH = 1_000
@@ -96,10 +97,10 @@ def test_bounds_that_are_edited_are_followed_at_once() -> None:
 
 def test_what_is_remembered_is_bounded_and_errs_to_the_cautious_side() -> None:
     falling = told(Replicas(replicas=20), range(20, 0, -1), bounds=replace(BOUNDS, most=20))[-1]
-    assert len(falling.down) <= MOST_REMEMBERED
+    assert len(falling.down) <= MOST_RECOMMENDED
     assert falling.down[0].replicas == 20
     rising = told(Replicas(replicas=1), range(1, 20), bounds=replace(BOUNDS, most=20, up_seconds=600.0))[-1]
-    assert len(rising.up) <= MOST_REMEMBERED
+    assert len(rising.up) <= MOST_RECOMMENDED
     assert (rising.up[0].replicas, rising.replicas) == (1, 1)
 
 

@@ -59,11 +59,6 @@ class Rule:
         return {key: value for key, value in parts.items() if value}
 
 
-def cel(*rules: Rule) -> dict[str, Any]:
-    """`json_schema_extra` that makes a model carry these rules."""
-    return {VALIDATIONS: [rule.to_json() for rule in rules]}
-
-
 def matches(subject: str, pattern: str) -> str:
     """CEL that holds if the whole of `subject` matches `pattern` (RE2, without quotes)."""
     return f"{subject}.matches(r'^(?:{pattern})$')"

@@ -18,6 +18,8 @@ Word = Annotated[str, Field(max_length=63)]
 Figure = Annotated[str, Field(max_length=32)]
 Sentence = Annotated[str, Field(max_length=1024)]
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+#: Recommendations per direction at most: of each slice of a window one, of a slice that begins, the newest.
+MOST_RECOMMENDED: Final = 8
 Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -259,9 +261,9 @@ class ScalingStatus(ReportedModel):
     """Pods that the operator sets."""
     last_scale_time: Time | None = None
     """When that number changed last. Absent: it has not yet."""
-    scale_up: Annotated[tuple[RecommendedReplicas, ...], Field(max_length=8)] = ()
+    scale_up: Annotated[tuple[RecommendedReplicas, ...], Field(max_length=MOST_RECOMMENDED)] = ()
     """What was recommended within the window of scaleUp, oldest first, as far as it holds pods back."""
-    scale_down: Annotated[tuple[RecommendedReplicas, ...], Field(max_length=8)] = ()
+    scale_down: Annotated[tuple[RecommendedReplicas, ...], Field(max_length=MOST_RECOMMENDED)] = ()
     """What was recommended within the window of scaleDown, oldest first, as far as it keeps pods."""
 
 

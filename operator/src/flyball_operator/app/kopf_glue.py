@@ -177,9 +177,6 @@ def _kinds(resources: Collection[Resource]) -> tuple[str, ...]:
     return (INFERENCE_SERVICES.plural, *(resource.plural for resource in resources))
 
 
-WATCHED_KINDS: Final = _kinds(_LABELLED)
-
-
 class WatchHandlers:
     """What watch events do."""
 

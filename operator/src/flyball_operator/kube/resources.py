@@ -25,7 +25,6 @@ class Resource:
     version: str
     plural: str
     verbs: tuple[str, ...] = ()
-    namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Path of an object, or of the collection where `name` is absent; of all namespaces where that is absent."""
@@ -67,10 +66,10 @@ SECRETS: Final = Resource("", "v1", "secrets", ("get", "patch"))
 #: far as rights go. Where the right is missing, the namespace is looked after all the same.
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", ("get", "create", "patch"))
 #: Cluster-wide, only ours by name.
-CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", ("get",), namespaced=False)
+CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", ("get",))
 #: Cluster-wide where they are selected by their labels; else `get` in each alone, which may be missing.
-NAMESPACES: Final = Resource("", "v1", "namespaces", READ, namespaced=False)
-ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
+NAMESPACES: Final = Resource("", "v1", "namespaces", READ)
+ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 
 #: Selects what is ours: the API server sends nothing else. EndpointSlices carry the labels of their Service.
 OURS: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"

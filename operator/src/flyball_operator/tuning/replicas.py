@@ -22,8 +22,6 @@ from typing import Final
 
 from flyball_operator.tuning.tunables import TUNABLES
 
-#: Recommendations per direction at most, as status takes them: of each slice one, of a slice that begins, the newest.
-MOST_REMEMBERED: Final = 8
 #: Parts of a window that are told apart: a recommendation lasts for up to a sixth of the window too long.
 SLICES: Final = 6
 #: Seconds that a lower recommendation must last before it is said that a window holds pods: noise says nothing.

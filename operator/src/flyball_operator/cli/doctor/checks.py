@@ -161,11 +161,6 @@ def election(operator: Operator) -> list[str]:
     return [shard.lease(name) for shard in shards(int(count) if count.isdecimal() else 1)]
 
 
-def lease_command(namespace: str) -> str:
-    """Shows the Leases of a namespace."""
-    return f"kubectl get leases -n {namespace}"
-
-
 def _unheld(name: str, lease: Mapping[str, Any] | None, installation: Installation) -> str | None:
     if lease is None:
         return f"Lease {name} is not there"

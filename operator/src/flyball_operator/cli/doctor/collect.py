@@ -39,10 +39,8 @@ T = TypeVar("T")
 _PARALLEL: Final = 8
 #: As the chart labels what is the operator's.
 _OPERATORS: Final = "app.kubernetes.io/component=operator"
-POLICIES: Final = Resource(
-    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", ("list",), namespaced=False
-)
-_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
+POLICIES: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", ("list",))
+_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
 
 
 @dataclass(frozen=True)
