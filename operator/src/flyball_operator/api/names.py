@@ -1,4 +1,4 @@
-"""Every name that others see, defined once: group, kinds, labels, annotations, field managers, finalizers.
+"""Every name that others see, defined once: group, kinds, labels, annotations, field managers, containers, ports.
 
 Pure; imports nothing of ours.
 """
@@ -74,10 +74,13 @@ ANNOTATION_PREFERRED_HOLDER: Final = f"{GROUP}/preferred-holder"
 #: On the CRD: hash of the schema, compared by the start check.
 ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"
 
-#: Field managers, one per writer; also the suffix of the user agent, so the audit log tells them apart.
+#: Field managers, one per client of ours; also the suffix of the user agent, so the audit log tells them apart.
 MANAGER_RECONCILER: Final = "flyball-reconciler"
 MANAGER_TUNER: Final = "flyball-tuner"
 MANAGER_KEYS: Final = "flyball-keys"
+MANAGER_ELECTION: Final = "flyball-election"
+MANAGER_LEASES: Final = "flyball-namespaces"
+MANAGER_READER: Final = "flyball-reader"
 
 #: The ConfigMap of public keys that engines accept, in each namespace of services, and its key. It need not exist.
 PUBLIC_KEYS: Final = "flyball-public-keys"

@@ -1,7 +1,7 @@
 """kopf: it connects, watches and ends cleanly. Its handlers only feed the cache and put keys into our queue.
 
-No indices, timers, daemons or change handlers: they keep ghosts, write annotations and finalizers, and coalesce nothing
-(`docs/design.md` has the measurements). What a handler misses, the next list finds.
+No indices, timers, daemons or change handlers: they keep ghosts, write annotations and finalizers, and coalesce
+nothing. What a handler misses, the next list finds.
 
 `kopf.run_tasks` is not used: when one of kopf's tasks ends it cancels every other task of the loop, ours too. Here
 kopf's own tasks are awaited, and they alone are ended.

@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from enum import IntEnum
 from functools import lru_cache, partial
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from kubernetes.aio import client
 from pydantic import ValidationError
@@ -60,10 +60,6 @@ from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.resync import Shared
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning.tuner import collect_garbage_seldom
-
-MANAGER_ELECTION: Final = "flyball-election"
-MANAGER_LEASES: Final = "flyball-namespaces"
-MANAGER_READER: Final = "flyball-reader"
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +106,10 @@ class Operator:
     async def assemble(self) -> None:
         """Connect, and make what all shards share."""
         settings = self._settings
-        election = await self._connect(self._stack, MANAGER_ELECTION, Unfenced())
-        self.reads = await self._connect(self._stack, MANAGER_READER, NeverLeading())
+        election = await self._connect(self._stack, names.MANAGER_ELECTION, Unfenced())
+        self.reads = await self._connect(self._stack, names.MANAGER_READER, NeverLeading())
         self.leases = NamespaceLeases(
-            await self._connect(self._stack, MANAGER_LEASES, self.shards),
+            await self._connect(self._stack, names.MANAGER_LEASES, self.shards),
             f"{settings.own_namespace}/{settings.lease_name}",
             used=self._used,
             enter=self._take_over,

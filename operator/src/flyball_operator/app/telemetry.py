@@ -92,7 +92,7 @@ def configure_logging(level: LogLevel, form: LogFormat) -> None:
     handler.setFormatter(json_formatter() if form is LogFormat.JSON else text)
     logging.basicConfig(level=level.value, handlers=[handler], force=True)
     # kopf tells of every step of its own at INFO, and of every failed request and ended task at ERROR. What comes of
-    # these we tell ourselves (`app.watch`); a handler that fails is told by another logger of kopf's.
+    # these we tell ourselves (`app.informer`); a handler that fails is told by another logger of kopf's.
     logging.getLogger("kopf").setLevel(logging.WARNING)
     for room in ("kopf._cogs.clients", "kopf._core.reactor.running", "kopf._core.reactor.orchestration"):
         logging.getLogger(room).setLevel(logging.CRITICAL)

@@ -5,8 +5,8 @@ them is what we know ourselves:
 
 - An epoch is one process's: who holds the Lease with that count. No engine can have heard of one above that of the
   Lease that we hold, unless a status names it.
-- Within our epoch every generation is ours. It is counted in memory before it is written to status, and written before
-  it is pushed. So no engine can hold one above our count, whatever was cut off in between.
+- Within our epoch every generation is ours, and is counted in memory before it goes to any engine, be it in status by
+  then or not. So no engine can hold one above our count, whatever was cut off in between.
 - Numbers of earlier epochs need no bound: ours order above them, and nothing is counted on from them.
 
 So nothing that an engine says ever enters our own numbers. Pure.

@@ -1,1 +1,1 @@
-"""PURE. The step-time model, the workload and the margins, out of what was seen."""
+"""PURE. The step-time model and the workload, out of what was seen."""
