@@ -21,7 +21,7 @@ from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.filters.filters import HoldReason
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.reasons import Reason
-from flyball_operator.tuning.replicas import Limit
+from flyball_operator.tuning.replicas import ScalingLimit
 from flyball_operator.tuning.report.scaling_report import ScalingReason
 
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -37,7 +37,7 @@ EXPLAINED: tuple[tuple[type[StrEnum], frozenset[str]], ...] = (
     (RoutedReason, frozenset({ConditionType.ROUTED})),
     (Missing, frozenset({ConditionType.METRICS_AVAILABLE})),
     (Reason, TUNER_CONDITIONS),
-    (Limit, frozenset({ConditionType.SCALING_ACTIVE})),
+    (ScalingLimit, frozenset({ConditionType.SCALING_ACTIVE})),
     (ScalingReason, frozenset({ConditionType.SCALING_ACTIVE})),
 )
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from flyball_operator.api.status import MOST_RECOMMENDED
-from flyball_operator.tuning.replicas import Bounds, Limit, Recommended, Replicas, decided
+from flyball_operator.tuning.replicas import Bounds, Recommended, Replicas, ScalingLimit, decided
 
 BOUNDS = Bounds(least=1, most=10, up_seconds=0.0, down_seconds=300.0)
 ENOUGH = 1_000
@@ -48,28 +48,30 @@ def test_a_window_before_pods_are_added_takes_its_least() -> None:
     patient = replace(BOUNDS, up_seconds=60.0)
     found = told(Replicas(replicas=2), [2, 5, 4, 6, 5, 5], bounds=patient)
     assert numbers(found) == [2, 2, 2, 2, 4, 4]
-    assert [one.limit for one in found] == [Limit.AS_NEEDED, *[Limit.STABILIZING] * 5]
+    assert [one.limit for one in found] == [ScalingLimit.AS_NEEDED, *[ScalingLimit.STABILIZING] * 5]
 
 
 def test_between_need_and_room_nothing_moves() -> None:
     found = Replicas(replicas=3)
     for number in range(60):
         found = decided(found, needed=2, roomy=3, growth=ENOUGH, bounds=BOUNDS, now=15.0 * number)
-    assert (found.replicas, found.limit, found.changed_at) == (3, Limit.AS_NEEDED, None)
+    assert (found.replicas, found.limit, found.changed_at) == (3, ScalingLimit.AS_NEEDED, None)
 
 
 @pytest.mark.parametrize(
     ("running", "needed", "growth", "replicas", "limit"),
     [
-        pytest.param(4, 4, ENOUGH, 4, Limit.AS_NEEDED, id="as many as needed"),
-        pytest.param(4, 12, ENOUGH, 10, Limit.AT_MAXIMUM, id="more than maxReplicas"),
-        pytest.param(1, 9, 4, 4, Limit.GROWTH_LIMITED, id="more than four times what is Ready"),
-        pytest.param(12, 12, ENOUGH, 10, Limit.AT_MAXIMUM, id="more run than maxReplicas"),
-        pytest.param(1, 1, ENOUGH, 3, Limit.AT_MINIMUM, id="fewer run than minReplicas"),
+        pytest.param(4, 4, ENOUGH, 4, ScalingLimit.AS_NEEDED, id="as many as needed"),
+        pytest.param(4, 12, ENOUGH, 10, ScalingLimit.AT_MAXIMUM, id="more than maxReplicas"),
+        pytest.param(1, 9, 4, 4, ScalingLimit.GROWTH_LIMITED, id="more than four times what is Ready"),
+        pytest.param(12, 12, ENOUGH, 10, ScalingLimit.AT_MAXIMUM, id="more run than maxReplicas"),
+        pytest.param(1, 1, ENOUGH, 3, ScalingLimit.AT_MINIMUM, id="fewer run than minReplicas"),
     ],
 )
-def test_what_decides_the_number_is_told(running: int, needed: int, growth: int, replicas: int, limit: Limit) -> None:
-    bounds = replace(BOUNDS, least=3 if limit is Limit.AT_MINIMUM else 1)
+def test_what_decides_the_number_is_told(
+    running: int, needed: int, growth: int, replicas: int, limit: ScalingLimit
+) -> None:
+    bounds = replace(BOUNDS, least=3 if limit is ScalingLimit.AT_MINIMUM else 1)
     (found,) = told(Replicas(replicas=running), [needed], bounds=bounds, growth=growth)
     assert (found.replicas, found.limit) == (replicas, limit)
 
@@ -77,7 +79,7 @@ def test_what_decides_the_number_is_told(running: int, needed: int, growth: int,
 def test_a_load_below_the_least_is_told_as_that_once_it_lasts() -> None:
     found = told(Replicas(replicas=3), [3, *[1] * 30], bounds=replace(BOUNDS, least=2))
     assert [found[at].limit for at in (0, 2, 6, 30)] == [
-        Limit.AS_NEEDED, Limit.AS_NEEDED, Limit.STABILIZING, Limit.AT_MINIMUM,
+        ScalingLimit.AS_NEEDED, ScalingLimit.AS_NEEDED, ScalingLimit.STABILIZING, ScalingLimit.AT_MINIMUM,
     ]  # fmt: skip
     assert found[30].replicas == 2
 
@@ -90,7 +92,7 @@ def test_pods_that_start_are_not_asked_for_twice() -> None:
 def test_bounds_that_are_edited_are_followed_at_once() -> None:
     before = told(Replicas(replicas=6), [6] * 4)[-1]
     (fewer,) = told(before, [6], at=60.0, bounds=replace(BOUNDS, most=4))
-    assert (fewer.replicas, fewer.limit) == (4, Limit.AT_MAXIMUM)
+    assert (fewer.replicas, fewer.limit) == (4, ScalingLimit.AT_MAXIMUM)
     (again,) = told(fewer, [6], at=75.0)
     assert again.replicas == 6
 
@@ -183,11 +185,15 @@ def test_what_is_held_is_told_for_what_it_is() -> None:
     patient = replace(BOUNDS, up_seconds=60.0)
     found = told(Replicas(replicas=4), [4, 5, 4], bounds=patient)
     assert [(one.limit, one.short) for one in found] == [
-        (Limit.AS_NEEDED, False), (Limit.STABILIZING, True), (Limit.STABILIZING, True),
+        (ScalingLimit.AS_NEEDED, False), (ScalingLimit.STABILIZING, True), (ScalingLimit.STABILIZING, True),
     ]  # fmt: skip
     (edited,) = told(found[-1], [4], at=45.0)
-    assert (edited.limit, edited.short) == (Limit.AS_NEEDED, False), "there is no such window any more"
+    assert (edited.limit, edited.short) == (ScalingLimit.AS_NEEDED, False), "there is no such window any more"
     full = told(Replicas(replicas=10), [12, 10, 10, 10, 10, 10])
-    assert [one.limit for one in full] == [*[Limit.AT_MAXIMUM] * 4, Limit.AS_NEEDED, Limit.AS_NEEDED], "for a minute"
+    assert [one.limit for one in full] == [
+        *[ScalingLimit.AT_MAXIMUM] * 4,
+        ScalingLimit.AS_NEEDED,
+        ScalingLimit.AS_NEEDED,
+    ], "for a minute"
     (fewer,) = told(full[1], [10], at=30.0, bounds=replace(BOUNDS, most=20))
-    assert (fewer.limit, fewer.short) == (Limit.AS_NEEDED, False), "it is no maximum any more"
+    assert (fewer.limit, fewer.short) == (ScalingLimit.AS_NEEDED, False), "it is no maximum any more"

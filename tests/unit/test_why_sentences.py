@@ -21,7 +21,7 @@ from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.reasons import Reason
-from flyball_operator.tuning.replicas import Limit
+from flyball_operator.tuning.replicas import ScalingLimit
 from flyball_operator.tuning.report.scaling_report import ScalingReason
 
 NOW = datetime(2026, 11, 22, 4, 0, tzinfo=UTC)
@@ -168,12 +168,12 @@ def test_overload_with_shed_says_who_is_refused_and_with_what() -> None:
 @pytest.mark.parametrize(
     ("reason", "next_"),
     [
-        (Limit.AT_MAXIMUM, "Next: Raise spec.scaling.maxReplicas, or a threshold."),
-        (Limit.GROWTH_LIMITED, "Next: Wait: it goes on by itself."),
-        (Limit.STABILIZING, "There is nothing to do."),
+        (ScalingLimit.AT_MAXIMUM, "Next: Raise spec.scaling.maxReplicas, or a threshold."),
+        (ScalingLimit.GROWTH_LIMITED, "Next: Wait: it goes on by itself."),
+        (ScalingLimit.STABILIZING, "There is nothing to do."),
     ],
 )
-def test_where_the_operator_scales_nobody_is_told_to(reason: Limit, next_: str) -> None:
+def test_where_the_operator_scales_nobody_is_told_to(reason: ScalingLimit, next_: str) -> None:
     scaling: dict[str, tuple[str, str, str]] = {"ScalingActive": ("True", reason, "8 replicas")}
     assert said({**OVERLOADED, **scaling}, status={"desiredReplicas": 8})["next"] == next_
 
@@ -413,13 +413,13 @@ QUIET = {
     Reason.SUFFICIENT,
     ModelReason.DOWNLOADED,
     RoutedReason.ACCEPTED_BY_GATEWAY,
-    Limit.AS_NEEDED,
-    Limit.AT_MINIMUM,
-    Limit.STABILIZING,
+    ScalingLimit.AS_NEEDED,
+    ScalingLimit.AT_MINIMUM,
+    ScalingLimit.STABILIZING,
 }
 REASONS = [
-    AcceptedReason, ReconcileReason, OutdatedReason, CauseReason, ModelReason, RoutedReason, Missing, Reason, Limit,
-    ScalingReason,
+    AcceptedReason, ReconcileReason, OutdatedReason, CauseReason, ModelReason, RoutedReason, Missing, Reason,
+    ScalingLimit, ScalingReason,
 ]  # fmt: skip
 
 

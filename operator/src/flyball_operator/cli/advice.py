@@ -15,7 +15,7 @@ from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.reasons import Reason
-from flyball_operator.tuning.replicas import Limit
+from flyball_operator.tuning.replicas import ScalingLimit
 from flyball_operator.tuning.report.scaling_report import ScalingReason
 
 _FOLLOW: Final = "Follow the message."
@@ -117,8 +117,8 @@ ADVICE: Final[Mapping[str, str]] = {
     Reason.VIOLATED: "Wait for the limits to follow; if it stays, raise the threshold or add pods.",
     Reason.OVERLOADED: "Scale to status.desiredReplicas{desired}.",
     Reason.INFEASIBLE: "Raise the threshold, or use a faster accelerator or a smaller model.",
-    Limit.AT_MAXIMUM: "Raise spec.scaling.maxReplicas, or a threshold.",
-    Limit.GROWTH_LIMITED: _WAIT,
+    ScalingLimit.AT_MAXIMUM: "Raise spec.scaling.maxReplicas, or a threshold.",
+    ScalingLimit.GROWTH_LIMITED: _WAIT,
     ScalingReason.ROLLOUT_UNDER_WAY: _WAIT,
     ScalingReason.NO_CAPACITY_ESTIMATE: "Mend what CapacitySufficient says: replicas stay as they are until then.",
 }

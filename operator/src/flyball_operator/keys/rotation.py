@@ -19,7 +19,7 @@ from flyball_operator.api.objects import Object, unless_changed
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.signing_keys import HeldKeys
 from flyball_operator.keys.public_keys import PublicKeys
-from flyball_operator.keys.state import CURRENT, NEXT, BadSecretError, Keys, advanced, read, written
+from flyball_operator.keys.state import CURRENT, NEXT, BadSecretError, KeyRing, advanced, read, written
 from flyball_operator.keys.trial import LEAST_SECONDS, Engines, Trial
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError
@@ -74,7 +74,7 @@ class KeyRotation:
         self._now = now
         self._clock = clock
         self._make = make
-        self._keys = Keys()
+        self._keys = KeyRing()
         self._problem = ""
         self._trial: Trial | None = None
         self._read_at = float("-inf")
@@ -185,7 +185,7 @@ class KeyRotation:
         elif self._reaching_since is None:
             self._reaching_since = self._clock()
 
-    def _may_advance(self, held: Keys) -> bool:
+    def _may_advance(self, held: KeyRing) -> bool:
         """Whether engines hear of another key. Where none do, all would refuse it, and the one before would be lost.
 
         A process that has just begun to lead has no lease of a namespace, so at first it knows of none with services.
@@ -204,11 +204,11 @@ class KeyRotation:
             return False
         return trial.passed(self._clock())
 
-    async def _write(self, found: Object, keys: Keys) -> None:
+    async def _write(self, found: Object, keys: KeyRing) -> None:
         patch = (unless_changed(found), {"op": "add", "path": "/data", "value": written(keys)})
         await self._api.json_patch(SECRETS, self._where.namespace, self._where.secret, patch)
 
-    def _tell(self, before: Keys, keys: Keys) -> None:
+    def _tell(self, before: KeyRing, keys: KeyRing) -> None:
         if before.current is None:
             log.info("a signing key was made", extra=logged(LogEvent.SIGNING_KEY_MADE))
         elif keys.next is not None and before.next is None:
@@ -230,7 +230,7 @@ class KeyRotation:
                 "setpoints are signed with the next key: the one before is revoked", extra=logged(LogEvent.KEY_ROTATED)
             )
 
-    def _hold(self, keys: Keys, signers: Mapping[str, Signer]) -> None:
+    def _hold(self, keys: KeyRing, signers: Mapping[str, Signer]) -> None:
         self._keys = keys
         if not signers:
             return
@@ -250,7 +250,7 @@ class KeyRotation:
                     yield service.metadata.uid, address
 
 
-def _signers(keys: Keys) -> dict[str, Signer]:
+def _signers(keys: KeyRing) -> dict[str, Signer]:
     """By their name in the Secret, in the order they are signed with. Raises BadKeyError."""
     named = {CURRENT: keys.current, NEXT: keys.next}
     return {name: Signer.parse(key.pem.encode(), name) for name, key in named.items() if key is not None}

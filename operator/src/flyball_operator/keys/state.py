@@ -36,7 +36,7 @@ class BadSecretError(Exception):
 
 
 @dataclass(frozen=True)
-class Key:
+class SigningKey:
     """A private key as PEM. `since`: when it was made, or became the one that is signed with."""
 
     pem: str
@@ -44,30 +44,30 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Keys:
+class KeyRing:
     """What the Secret holds. `current` signs; None in a Secret that nobody has filled yet."""
 
-    current: Key | None = None
-    next: Key | None = None
+    current: SigningKey | None = None
+    next: SigningKey | None = None
 
 
-def read(data: Mapping[str, str], *, now: datetime) -> Keys:
+def read(data: Mapping[str, str], *, now: datetime) -> KeyRing:
     """The keys in a Secret's data. Raises BadSecretError.
 
     A time that is missing, is none or is yet to come counts as now: a clock that was wrong shall stop no rotation.
     """
 
-    def key(name: str, since: str) -> Key | None:
+    def key(name: str, since: str) -> SigningKey | None:
         pem = _text(data, name)
-        return Key(pem, min(moment(_text(data, since)) or now, now)) if pem else None
+        return SigningKey(pem, min(moment(_text(data, since)) or now, now)) if pem else None
 
     current = key(CURRENT, CURRENT_SINCE)
     if current is None:
-        return Keys(key(EARLIER, CURRENT_SINCE))
-    return Keys(current, key(NEXT, NEXT_SINCE))
+        return KeyRing(key(EARLIER, CURRENT_SINCE))
+    return KeyRing(current, key(NEXT, NEXT_SINCE))
 
 
-def written(keys: Keys) -> dict[str, str]:
+def written(keys: KeyRing) -> dict[str, str]:
     """The Secret's data for these keys."""
     texts: dict[str, str] = {}
     for key, name, since in ((keys.current, CURRENT, CURRENT_SINCE), (keys.next, NEXT, NEXT_SINCE)):
@@ -76,19 +76,19 @@ def written(keys: Keys) -> dict[str, str]:
     return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
 
 
-def advanced(keys: Keys, *, now: datetime, period: timedelta, accepted: bool, make: Callable[[], str]) -> Keys:
+def advanced(keys: KeyRing, *, now: datetime, period: timedelta, accepted: bool, make: Callable[[], str]) -> KeyRing:
     """The keys after the next step; the same ones where none is due.
 
     `period`: age at which the current key is replaced, zero is never. `accepted`: whether engines accept the next one.
     `make`: a new private key, PEM.
     """
     if keys.current is None:
-        return Keys(Key(make(), now))
+        return KeyRing(SigningKey(make(), now))
     if keys.next is not None:
         due = accepted or now - keys.next.since >= LONGEST_WAIT
-        return Keys(replace(keys.next, since=now)) if due else keys
+        return KeyRing(replace(keys.next, since=now)) if due else keys
     if period and now - keys.current.since >= period:
-        return replace(keys, next=Key(make(), now))
+        return replace(keys, next=SigningKey(make(), now))
     return keys
 
 

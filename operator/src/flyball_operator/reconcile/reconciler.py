@@ -159,11 +159,11 @@ class Reconciler:
         else:
             self._metrics.reconciled("ok")
             queue.succeeded(key)
-            self._urge_next(queue)
+            self._look_at_next(queue)
             if again is not None:
                 queue.add(key, again)
 
-    def _urge_next(self, queue: KeyQueue[Key]) -> None:
+    def _look_at_next(self, queue: KeyQueue[Key]) -> None:
         for key in self._next:
             queue.add(key)
         self._next.clear()

@@ -28,7 +28,7 @@ SLICES: Final = 6
 TOLD_AFTER_SECONDS: Final = 60.0
 
 
-class Limit(StrEnum):
+class ScalingLimit(StrEnum):
     """What decides the number. The values are reasons of the condition ScalingActive."""
 
     AS_NEEDED = "AsNeeded"
@@ -75,7 +75,7 @@ class Replicas:
     """
 
     replicas: int
-    limit: Limit = Limit.AS_NEEDED
+    limit: ScalingLimit = ScalingLimit.AS_NEEDED
     up: tuple[Recommended, ...] = ()
     down: tuple[Recommended, ...] = ()
     changed_at: float | None = None
@@ -87,7 +87,7 @@ class Replicas:
 
     def forgotten(self) -> Replicas:
         """The same number, with nothing known of the windows: they begin anew."""
-        return replace(self, limit=Limit.AS_NEEDED, up=(), down=(), short=False)
+        return replace(self, limit=ScalingLimit.AS_NEEDED, up=(), down=(), short=False)
 
     def resumed(self, bounds: Bounds, now: float) -> Replicas:
         """As an earlier leader left it, whose newest recommendations are dated `now`.
@@ -115,7 +115,11 @@ def decided(before: Replicas, *, needed: int, roomy: int, growth: int, bounds: B
     lately = max(one.replicas for one in down if one.until > now - TOLD_AFTER_SECONDS)
     limit = _short(number, growth, bounds)
     # Until there is room for a minute. A limit that is another by now is told for what is needed now.
-    same = before.limit is limit and number == before.replicas and (limit is not Limit.STABILIZING or bounds.up_seconds)
+    same = (
+        before.limit is limit
+        and number == before.replicas
+        and (limit is not ScalingLimit.STABILIZING or bounds.up_seconds)
+    )
     held = before.short and same and lately > number
     if needed > number or held:
         return replace(after, limit=limit, short=True)
@@ -149,15 +153,15 @@ def _merged(window: Iterable[Recommended], seconds: float) -> Iterator[Recommend
         yield Recommended(later[-1].until if later else first.until, first.replicas)
 
 
-def _short(number: int, growth: int, bounds: Bounds) -> Limit:
+def _short(number: int, growth: int, bounds: Bounds) -> ScalingLimit:
     """What keeps more pods away, where the load needs more."""
     if number >= bounds.most:
-        return Limit.AT_MAXIMUM
-    return Limit.STABILIZING if growth > number else Limit.GROWTH_LIMITED
+        return ScalingLimit.AT_MAXIMUM
+    return ScalingLimit.STABILIZING if growth > number else ScalingLimit.GROWTH_LIMITED
 
 
-def _enough(number: int, lately: int, bounds: Bounds) -> Limit:
+def _enough(number: int, lately: int, bounds: Bounds) -> ScalingLimit:
     """What keeps pods, where the load needs no more. `lately`: the most that was recommended in the last minute."""
     if lately >= number:
-        return Limit.AT_MINIMUM if lately < bounds.least else Limit.AS_NEEDED
-    return Limit.AT_MINIMUM if number <= bounds.least else Limit.STABILIZING
+        return ScalingLimit.AT_MINIMUM if lately < bounds.least else ScalingLimit.AS_NEEDED
+    return ScalingLimit.AT_MINIMUM if number <= bounds.least else ScalingLimit.STABILIZING

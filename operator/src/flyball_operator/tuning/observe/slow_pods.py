@@ -43,13 +43,13 @@ def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: flo
     usual = median_low(biases.values() or [1.0])
     least = TUNABLES.slower if len(biases) > 2 else TUNABLES.slower**2
     for name, bias in biases.items():
-        lag, factor = before.get(name), bias / usual
-        if factor < (least * (1.0 - TUNABLES.alike) if lag is not None and lag.confirmed else least):
+        slow, factor = before.get(name), bias / usual
+        if factor < (least * (1.0 - TUNABLES.alike) if slow is not None and slow.confirmed else least):
             continue
-        lag = lag or SlowPod(now, factor)
-        alike = abs(factor / lag.factor - 1.0) <= TUNABLES.alike
-        shown = lag.factor if lag.confirmed and alike else factor
-        found[name] = replace(lag, factor=shown, confirmed=now - lag.since >= TUNABLES.compared_seconds)
+        slow = slow or SlowPod(now, factor)
+        alike = abs(factor / slow.factor - 1.0) <= TUNABLES.alike
+        shown = slow.factor if slow.confirmed and alike else factor
+        found[name] = replace(slow, factor=shown, confirmed=now - slow.since >= TUNABLES.compared_seconds)
     return found
 
 
@@ -67,7 +67,7 @@ def events(before: Mapping[str, float], after: Mapping[str, float], there: Colle
     ]
 
 
-def factors(lags: Mapping[str, SlowPod]) -> dict[str, float]:
+def factors(slow: Mapping[str, SlowPod]) -> dict[str, float]:
     """The factors of the pods that are to be named, the slowest first."""
-    slowest = sorted(lags.items(), key=lambda item: -item[1].factor)
-    return {name: round(lag.factor, 1) for name, lag in slowest if lag.confirmed}
+    slowest = sorted(slow.items(), key=lambda item: -item[1].factor)
+    return {name: round(one.factor, 1) for name, one in slowest if one.confirmed}

@@ -8,14 +8,14 @@ from typing import Final
 from flyball_operator.api.v1alpha1 import InferenceServiceStatus, Mode, ScalingStatus
 from flyball_operator.tuning import scaling_codec
 from flyball_operator.tuning.reasons import ConditionState, Reason
-from flyball_operator.tuning.replicas import Bounds, Limit, Replicas
+from flyball_operator.tuning.replicas import Bounds, Replicas, ScalingLimit
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import TuningState
 from flyball_operator.tuning.status_codec import time_status
 
 
 class ScalingReason(StrEnum):
-    """Reasons of ScalingActive, beside those of `replicas.Limit` and of the other conditions."""
+    """Reasons of ScalingActive, beside those of `replicas.ScalingLimit` and of the other conditions."""
 
     NO_CAPACITY_ESTIMATE = "NoCapacityEstimate"
     """ScalingActive is False: what a pod carries, or what arrives, is not known. Replicas stay as they are."""
@@ -109,15 +109,15 @@ def _pods(number: int) -> str:
 def _message(desired: Replicas, bounds: Bounds) -> str:
     number = _pods(desired.replicas)
     match desired.limit:
-        case Limit.AT_MINIMUM:
+        case ScalingLimit.AT_MINIMUM:
             return f"{number}, minReplicas: the load needs fewer"
-        case Limit.AT_MAXIMUM:
+        case ScalingLimit.AT_MAXIMUM:
             return f"{number}, maxReplicas: the load needs more"
-        case Limit.GROWTH_LIMITED:
+        case ScalingLimit.GROWTH_LIMITED:
             return f"{number}: more are added once these are Ready"
-        case Limit.STABILIZING if desired.short:
+        case ScalingLimit.STABILIZING if desired.short:
             return f"{number}: the load needs more, which must last for {bounds.up_seconds:.0f}s"
-        case Limit.STABILIZING:
+        case ScalingLimit.STABILIZING:
             return f"{number}: the load needs fewer, which must last for {bounds.down_seconds:.0f}s"
-        case Limit.AS_NEEDED:
+        case ScalingLimit.AS_NEEDED:
             return f"{number}: as many as the load needs"

@@ -17,16 +17,16 @@ class SlowPodReport:
     def __init__(self, engine_pods: EnginePods, clock: Callable[[], float], tuning: TuningStatus) -> None:
         self._engine_pods = engine_pods
         self._clock = clock
-        self._lags = slow_pods.begun(status_codec.slow_pods(tuning), clock())
+        self._slow = slow_pods.begun(status_codec.slow_pods(tuning), clock())
 
     @property
     def slow_pods(self) -> dict[str, float]:
         """The pods that are slower than their siblings, and by what factor."""
-        return slow_pods.factors(self._lags)
+        return slow_pods.factors(self._slow)
 
     def compare_pods(self, event_recorder: EventRecorder) -> int:
         """Name the pods that are clearly slower than the others, and those that are no longer. Returns how many are."""
         before, biases = self.slow_pods, self._engine_pods.biases()
-        self._lags = slow_pods.watched(self._lags, biases, self._clock())
+        self._slow = slow_pods.watched(self._slow, biases, self._clock())
         event_recorder.pending += slow_pods.events(before, self.slow_pods, biases)
         return len(self.slow_pods)
