@@ -255,7 +255,7 @@ async def test_a_frozen_prometheus_times_out_and_is_not_asked_again_meanwhile(tm
         assert _reason(first) is Missing.TIMED_OUT
         # The client's own time-out, which ends the call in its thread, says the same.
         with pytest.raises(PrometheusError) as late:
-            await asyncio.to_thread(reader._query, "up")
+            await asyncio.to_thread(reader._query, ("up", str))
         assert late.value.missing is Missing.TIMED_OUT
         running.thaw()
         await read_until(reader, lambda seen: isinstance(seen, Signals))
