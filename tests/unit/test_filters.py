@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flyball_engine.contract import Shed
 from flyball_lab.harness.tuning import TPOT, TTFT, limits, signals, tuning
-from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.tuning.filters.filters import (
     FILTERS,
     Filter,
@@ -19,12 +20,14 @@ from flyball_operator.tuning.filters.filters import (
     Tick,
 )
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.spec import Envelope, Span, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
 AUTO = tuning(TTFT, TPOT)
 CURRENT = Policy(limits=limits(64, 1024))
 OTHER = Policy(limits=limits(16, 512))
 START = Policy(limits=AUTO.envelope.upper())
+NARROW = replace(AUTO, envelope=Envelope(Span(1, 100), AUTO.envelope.tokens))
 WORKS = PodsObserved(stuck=None, moving=True, live=CURRENT)
 STUCK = PodsObserved(stuck="chat-0", moving=False, live=CURRENT)
 
@@ -39,6 +42,12 @@ def proposed(policy: Policy = OTHER, *, hold: HoldReason = HoldReason.GOOD_ENOUG
 
 def expect_passed(one: Filter, tick: Tick, proposal: Proposal) -> None:
     assert one.apply(tick, proposal)[1] == proposal
+
+
+def way_back(*, proven: Policy, current: Policy, spec: TuningSpec) -> Policy:
+    """Where pods that are stuck are sent."""
+    tick = replace(a_tick(pods=replace(STUCK, live=current)), current=current, spec=spec)
+    return Rollback(proven=Proven(policy=proven)).apply(tick, proposed())[1].policy
 
 
 def expect_held(one: Filter, tick: Tick, reason: HoldReason) -> None:
@@ -83,6 +92,21 @@ def test_pods_that_are_stuck_go_back_to_what_worked_and_stay_there() -> None:
 def test_pods_that_are_stuck_under_what_worked_go_back_to_start_values() -> None:
     _, back = Rollback(proven=Proven(policy=CURRENT)).apply(a_tick(pods=STUCK), proposed())
     assert back.policy == START
+
+
+def test_the_way_back_stays_within_bounds_that_were_narrowed_since() -> None:
+    back = way_back(proven=Policy(limits=limits(200, 2048)), current=Policy(limits=limits(50, 512)), spec=NARROW)
+    assert back.limits == limits(100, 2048)
+
+
+def test_pods_that_are_stuck_under_what_an_edit_left_of_what_worked_go_back_to_start_values() -> None:
+    back = way_back(proven=Policy(limits=limits(200, 2048)), current=Policy(limits=limits(100, 2048)), spec=NARROW)
+    assert back == Policy(limits=NARROW.envelope.upper())
+    refuses = replace(tuning(replace(TTFT, seconds=0.5), TPOT, overload=Overload.SHED), refusal_status=429)
+    shed = Shed(ttft_deadline_seconds=1.0, margin=0.85, refusal_status=503)
+    edited = Shed(ttft_deadline_seconds=0.5, margin=0.85, refusal_status=429)
+    back = way_back(proven=replace(CURRENT, shed=shed), current=replace(CURRENT, shed=edited), spec=refuses)
+    assert back == START
 
 
 def test_a_shadow_never_goes_back() -> None:

@@ -188,6 +188,13 @@ def within_spec(present: Policy, spec: TuningSpec, *, first: Policy | None) -> t
     return None
 
 
+def allowed(earlier: Policy, spec: TuningSpec) -> Policy:
+    """An earlier policy with all that the spec asks for by now."""
+    while (edited := within_spec(earlier, spec, first=None)) is not None:
+        earlier, _ = edited
+    return earlier
+
+
 def _refusing_as(present: Policy, spec: TuningSpec) -> tuple[Policy, str] | None:
     """The policy that refuses whom, and how, the spec says, and why; None if it does."""
     if present.shed is None:

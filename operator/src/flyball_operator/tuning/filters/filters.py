@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
-from flyball_operator.tuning.policy import Policy, limits_given, near, nearly_equal, replace_limits
+from flyball_operator.tuning.policy import Policy, allowed, limits_given, near, nearly_equal, replace_limits
 from flyball_operator.tuning.spec import Envelope, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -132,11 +132,12 @@ def _way_back(tick: Tick, stuck: str, proven: Policy | None) -> Proposal:
     """To the last policy that is known to work; where that did not help in all its hold, to the start values."""
     spec = tick.spec
     start = Policy(limits=spec.envelope.upper())
+    # As edits since leave it: or it would be told as another than the policy that is stuck, which it is.
+    proven = allowed(proven, spec) if proven is not None else None
     target = proven if proven is not None and tick.current not in (proven, start) else start
     what = "start values" if target == start else "what worked before"
     message = f"requests stand still on {stuck} with places free: {what}, held for {TUNABLES.rollback_hold:.0f} s"
-    policy = target.within(sheds=spec.sheds, orders=spec.orders)
-    return Proposal(policy=policy, hold=HoldReason.ROLLED_BACK, trigger=message, urgent=True)
+    return Proposal(policy=target, hold=HoldReason.ROLLED_BACK, trigger=message, urgent=True)
 
 
 @dataclass(frozen=True)
