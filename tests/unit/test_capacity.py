@@ -145,11 +145,12 @@ def then(
     rate: float = 5.0,
     pods: int = 2,
     unseen: int = 0,
+    spec: TuningSpec = SPEC,
 ) -> Balance:
     """One window later."""
     found = Carried(rate=rate, binding="tpot") if rate else Carried(rate=0.0, reachable=(("ttft", 0.3214),))
     at = now if now is not None else (before.at if before is not None else 0.0) + TUNABLES.window_seconds
-    return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=SPEC, now=at, unseen=unseen)
+    return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=spec, now=at, unseen=unseen)
 
 
 def windows(before: Balance, count: float, arrivals: float, *, rate: float = 5.0, pods: int = 2) -> Balance:
@@ -253,6 +254,21 @@ def test_hardly_any_capacity_asks_for_no_thousand_pods_and_says_so() -> None:
     assert verdict(over).message.endswith("8 pods would not do, more than 4 times what runs is not advised")
     scaled = windows(over, 12, 4.0, rate=5.0, pods=8)
     assert verdict(scaled).status == "True"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [
+        (Bounds(most=4), "maxReplicas allows no more"),
+        (Bounds(up_seconds=600.0), "more are asked for once the need has lasted"),
+    ],
+)
+def test_where_the_user_keeps_more_pods_away_that_is_told_as_the_cause(bounds: Bounds, why: str) -> None:
+    found = None
+    for _ in range(12):
+        found = then(found, 27.0, pods=4, spec=replace(SPEC, scaling=bounds))
+    assert found is not None
+    assert verdict(found).message.endswith(f"tpot binds; 4 pods would not do, {why}")
 
 
 def test_noise_changes_no_word() -> None:

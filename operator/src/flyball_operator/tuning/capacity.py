@@ -49,8 +49,8 @@ class Balance:
     `rate`: requests per second that one replica carries, and `arrivals` of the service, refused ones too; both are
     smoothed. `latest`: the arrivals of the last window alone. `shown_rate` and `shown_arrivals`: rate and arrivals for
     people, moved only when they are no longer right. `failing_since`: from when on even an idle engine could not keep
-    the objectives. `desired`: replicas, with what was needed in the stabilisation windows. `short`: more would be
-    needed. `unseen`: Ready pods that are not scraped, whose load is in none of this.
+    the objectives. `desired`: replicas, with what was needed in the stabilisation windows. `unseen`: Ready pods that
+    are not scraped, whose load is in none of this.
     """
 
     asked: tuple[object, ...]
@@ -66,7 +66,6 @@ class Balance:
     latest: float = 0.0
     failing_since: float = math.inf
     overloaded: bool = False
-    short: bool = False
     unseen: int = 0
 
     @property
@@ -235,7 +234,7 @@ def _decided(balance: Balance, spec: TuningSpec) -> Balance:
     if balance.rate <= 0.0 or not balance.settled:
         # What was needed before holds while a minute is seen, but not where nothing is known for longer.
         known = desired if balance.rate > 0.0 else desired.forgotten()
-        return replace(balance, desired=known.moved(bounds.clip(known.replicas), balance.at), short=False)
+        return replace(balance, desired=known.moved(bounds.clip(known.replicas), balance.at))
     growth = TUNABLES.most_growth * (balance.replicas + balance.unseen)
     # Where the operator scales a swarm counts as it comes.
     arrivals = balance.arrivals if spec.scaling is None else balance.latest
@@ -244,4 +243,4 @@ def _decided(balance: Balance, spec: TuningSpec) -> Balance:
     if balance.unseen:
         roomy = max(roomy, desired.replicas)
     desired = decided(desired, needed=needed, roomy=roomy, growth=growth, bounds=bounds, now=balance.at)
-    return replace(balance, desired=desired, short=needed > desired.replicas)
+    return replace(balance, desired=desired)

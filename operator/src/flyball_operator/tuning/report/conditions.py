@@ -24,6 +24,7 @@ from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.observe.signals import ObjectiveCounts, OrderOutcome, Unobserved
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.reasons import ConditionState, Reason
+from flyball_operator.tuning.replicas import ScalingLimit
 from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -254,11 +255,20 @@ def _carried_verdict(balance: Balance, objectives: Sequence[LatencyObjective]) -
         )
     load = f"{arrive} requests/s arrive, {_pods(balance.replicas)} {_carry(balance.replicas)} {carry} at the objectives"
     remedy = f"{_pods(balance.advised)} would do"
-    if balance.short:
-        remedy = (
-            f"{_pods(balance.advised)} would not do, more than {TUNABLES.most_growth} times what runs is not advised"
-        )
+    if balance.desired.short:
+        remedy = f"{_pods(balance.advised)} would not do, {_no_more(balance.desired.limit)}"
     return ConditionState("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}{unseen}")
+
+
+def _no_more(limit: ScalingLimit) -> str:
+    """What keeps pods away that the load needs."""
+    match limit:
+        case ScalingLimit.AT_MAXIMUM:
+            return "maxReplicas allows no more"
+        case ScalingLimit.STABILIZING:
+            return "more are asked for once the need has lasted"
+        case _:
+            return f"more than {TUNABLES.most_growth} times what runs is not advised"
 
 
 def _pods(number: int) -> str:
