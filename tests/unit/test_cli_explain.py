@@ -207,6 +207,15 @@ def test_a_pod_that_is_slower_than_the_others_is_named(explained: Any) -> None:
     assert "pod chat-5d-x2x: steps take 1.5 times as long as on its siblings" in explained(a_service(status))
 
 
+def test_what_a_terminal_would_obey_is_not_passed_on(explained: Any) -> None:
+    obeyed = "pod chat-1: exit code 1: \x1b]0;owned\x07"
+    failed = {"type": "Available", "status": "False", "reason": "EngineFailed", "message": obeyed}
+    tuning = TUNED["tuning"] | {"slowPods": [{"name": "chat-\x1b[2J", "factor": "1.5"}]}
+    said = explained(a_service(TUNED | {"conditions": [*TUNED["conditions"], failed], "tuning": tuning}))
+    assert "exit code 1: \N{REPLACEMENT CHARACTER}]0;owned" in said
+    assert said.replace("\n", "").isprintable()
+
+
 def test_a_pause_is_in_the_first_line_and_what_comes_after_it_in_the_outlook(explained: Any) -> None:
     status = TUNED | {"tuning": TUNED["tuning"] | {"recommended": LIMITS | {"maxNumActiveSeqs": 20}}}
     said = explained(a_service(status, metadata__annotations={"serving.flyball.dev/tuning": "Paused"}))

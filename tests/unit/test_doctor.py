@@ -548,6 +548,12 @@ def test_lines_have_eighty_columns_but_for_commands() -> None:
     assert text_lines(replace(long, mend=command), 80)[-1] == f"      mend: {command}"
 
 
+def test_what_a_terminal_would_obey_is_not_passed_on() -> None:
+    for mend in ("flyball explain \x1b[2J", "see \x1b[2J"):
+        told = Finding("services", Level.FAIL, "team/chat: exit code 1: \x1b]0;owned\x07", mend)
+        assert all(map(str.isprintable, text_lines(told, 80)))
+
+
 def test_the_document_has_every_finding() -> None:
     document = as_json(examined(lambda world: world.operators.clear()))
     assert document["healthy"] is False

@@ -27,6 +27,7 @@ from flyball_operator.api.v1alpha1 import (
     StepModelStatus,
 )
 from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, queueing_in_words
+from flyball_operator.cli.terminal import printable
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.report.conditions import LEAST_BUDGET
 from flyball_operator.tuning.status_codec import step_model_of
@@ -52,7 +53,7 @@ _NAMES: Final = {
 def explanation(service: InferenceService) -> str:
     """Some thirty lines: objectives, what is seen, the model, the limits, what would change, the last decisions."""
     parts = (_head, _objectives, _seen, _model, _limits, _outlook, _decisions)
-    return "\n".join(line for part in parts for line in part(service))
+    return "\n".join(printable(line) for part in parts for line in part(service))
 
 
 def _head(service: InferenceService) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from flyball_engine.figures import format_duration, percent
 from flyball_operator.cli.explanation import decision_lines, limit_lines, model_lines, wrapped
 from flyball_operator.cli.replayed import Ran, Replay, ReplayedChange, Tick
+from flyball_operator.cli.terminal import printable
 from flyball_operator.cli.time_range import rfc3339
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.reasons import ConditionState, Reason
@@ -20,7 +21,7 @@ _SCRAPED = ConditionState("True", Reason.SCRAPED, "")
 def as_text(replay: Replay, *, step: float) -> str:
     """Head, a block for each change, and a summary. `step` in seconds; there is a tick at least."""
     parts = (_head(replay, step), _changes(replay), _summary(replay), _end(replay))
-    return "\n".join(line for part in parts for line in part)
+    return "\n".join(printable(line) for part in parts for line in part)
 
 
 def as_json(replay: Replay, *, step: float) -> dict[str, Any]:

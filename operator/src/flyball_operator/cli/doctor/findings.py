@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from flyball_operator.cli.terminal import printable
+
 _INDENT: Final = " " * 6
 
 
@@ -63,11 +65,12 @@ def text_lines(finding: Finding, width: int) -> list[str]:
     """The level, the check and what it found, and below it the mend. A command is not broken into lines."""
     head = f"{finding.level.value:<4}  {finding.check}: "
     lines = textwrap.wrap(head + finding.message, width, subsequent_indent=_INDENT, break_on_hyphens=False)
-    if not finding.mend:
-        return lines
+    mend = f"mend: {finding.mend}"
     if finding.mend.startswith(("kubectl ", "helm ", "flyball ")):
-        return [*lines, f"{_INDENT}mend: {finding.mend}"]
-    return [*lines, *textwrap.wrap(f"mend: {finding.mend}", width, initial_indent=_INDENT, subsequent_indent=_INDENT)]
+        lines.append(_INDENT + mend)
+    elif finding.mend:
+        lines += textwrap.wrap(mend, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return list(map(printable, lines))
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
