@@ -10,7 +10,8 @@ from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE, Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, ScalingStatus
-from flyball_operator.tuning.observe.signals import Observation, Signals
+from flyball_operator.kube.errors import UnavailableError
+from flyball_operator.tuning.observe.signals import Attainment, Observation, Signals
 
 SCALING = ConditionType.SCALING_ACTIVE
 
@@ -249,6 +250,32 @@ async def test_in_the_middle_of_a_rollout_the_operator_does_not_begin_to_scale(e
         numbers.add(set_to(harness))
     assert numbers == {2}
     assert harness.condition(SCALING)[0] == "True"
+
+
+@in_virtual_time
+async def test_scaling_that_begins_while_a_write_fails_begins_with_the_pods_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    harness.sheds()
+    reconciled(harness, replicas=3, reason="RolloutComplete")
+    tuner = harness.tuner()
+    await minutes(harness, tuner, 9)
+    assert harness.service.status.desired_replicas == 1
+
+    async def fail(*_: Any, **__: Any) -> None:
+        harness.edit(scaling={"maxReplicas": 8})
+        harness.update_pods(tuner)
+        raise UnavailableError("the API server is away")
+
+    harness.sheds(status=429)
+    harness.update_pods(tuner)
+    with monkeypatch.context() as away:
+        away.setattr(harness, "apply", fail)
+        with pytest.raises(UnavailableError):
+            await tuner.tick(calm(), Attainment(outcomes={}))
+    await minutes(harness, tuner, 2)
+    assert set_to(harness) == 3
 
 
 @in_virtual_time

@@ -110,13 +110,6 @@ class ServiceContext:
             self.takes_over = False
             self.state = replace(self.state, desired=scaling_codec.taken_over(self.service.status))
 
-    def take_back(self, before: TuningState) -> None:
-        """Unmake a decision that went nowhere.
-
-        Left standing it would be made live later, maybe when nothing is observed any more.
-        """
-        self.state = replace(before, step_time=self.state.step_time)
-
     async def post(self, kind: EventType, reason: str, message: str) -> None:
         """Post an event."""
         _log.info("%s/%s: %s: %s", *self.labels, reason, message, extra=logged(LogEvent.SERVICE_EVENT, *self.labels))

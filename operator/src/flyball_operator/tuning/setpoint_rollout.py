@@ -9,7 +9,7 @@ from __future__ import annotations
 from flyball_engine.contract import DEFAULT_CLASS, Batching, Classes, ObjectiveSpec, QueueKnob, QueueLimits, Setpoint
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning import status_codec
-from flyball_operator.tuning.actuate.canary import undecided, undone
+from flyball_operator.tuning.actuate.canary import undone
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.lacks import Lacks
@@ -107,10 +107,11 @@ class SetpointRollout:
         context.metrics.paused(*context.labels, paused)
         wanted = self._wanted()
         if canary.pod is not None:
-            context.state = undecided(before, context.state)
+            # While a policy is tried out nothing else is made live.
+            context.state = context.state.undecided(before)
         elif wanted is not None and (self._outnumbered or self._differs(wanted, context.setpoint)):
             if not context.may_act:
-                context.take_back(before)
+                context.state = context.state.undecided(before)
             else:
                 await self._change(wanted, decision, before)
                 if edited and context.spec.live:
@@ -190,7 +191,7 @@ class SetpointRollout:
         except BaseException:
             context.setpoint, context.queueing, reporter.history = before, queueing, history
             generations.restore(numbers)
-            context.take_back(decided_from)
+            context.state = context.state.undecided(decided_from)
             raise
         generations.give()
         if context.spec.paused is None:

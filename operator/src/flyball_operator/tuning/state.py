@@ -47,6 +47,13 @@ class TuningState:
         """When the law may move the policy again after a change was undone, in Unix seconds."""
         return max(one.held_until for one in self.filters if isinstance(one, Rollback))
 
+    def undecided(self, before: TuningState) -> TuningState:
+        """What was seen since, without what was decided from `before` and went nowhere.
+
+        Left standing it would be made live later, maybe when nothing is observed any more.
+        """
+        return replace(self, policy=before.policy, filters=before.filters)
+
     def held(self, policy: Policy, *, until: float) -> TuningState:
         """The state with a policy that nothing moves before `until`, in Unix seconds."""
         filters = (replace(one, held_until=until) if isinstance(one, Rollback) else one for one in self.filters)

@@ -77,11 +77,6 @@ def is_due(*, live: bool, trusted: bool, verified: bool, pods: int) -> bool:
     return live and pods > 1 and not (trusted and verified)
 
 
-def undecided(before: TuningState, after: TuningState) -> TuningState:
-    """What a tick has seen, without what it decided: while a policy is tried out nothing else is made live."""
-    return replace(after, policy=before.policy, filters=before.filters)
-
-
 def undone(state: TuningState, canary: Canary, ended: CanaryResult, now: float) -> tuple[TuningState, str]:
     """The state with the policy that the others have, held for a while, and what is said of it; `now`: Unix seconds."""
     moved = state.held(canary.before, until=now + TUNABLES.rollback_hold)
