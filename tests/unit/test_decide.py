@@ -13,12 +13,15 @@ from flyball_lab.harness.tuning import GAP, TPOT, TTFT, limits, outcome, signals
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.filters.filters import FILTERS, Filter, HoldReason, Pace
+from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import (
+    CellKey,
     Missing,
     ObjectiveCounts,
     Observation,
     RequestLoad,
     StepWindow,
+    Sums,
     Unobserved,
     blind_spot,
 )
@@ -93,6 +96,28 @@ def test_requests_of_overlapping_windows_count_once() -> None:
     assert second.workload.recent == first.workload.recent
     recent = third.workload.recent
     assert recent.output / recent.requests == pytest.approx((0.9 * 40 + 80) / 1.9)
+
+
+def test_a_clock_set_back_does_not_freeze_what_is_known_of_requests() -> None:
+    state, _ = ticks(start(AUTO), signals(10_000.0, generated_tokens=400.0), now=10_000.0)
+    late, _ = ticks(state, signals(9_997.0, generated_tokens=800.0), now=10_002.0)
+    assert late.workload.recent == state.workload.recent, "another Prometheus may be some seconds behind"
+    after, _ = ticks(state, signals(6_400.0, generated_tokens=800.0), now=6_400.0)
+    assert after.workload.recent.output > state.workload.recent.output
+
+
+def test_a_clock_set_back_does_not_end_the_windows_of_read_backs() -> None:
+    ten, thirty = (
+        {"engine": {CellKey(1, StepKind.DECODE): Sums(steps=count, seconds=0.02 * count, tokens=count, decodes=count)}}
+        for count in (10.0, 30.0)
+    )
+    history = SignalHistory(lambda: 0.0, 60.0, seen=False)
+    unobserved = Unobserved(Missing.UNREACHABLE, "away")
+    assert history.steps_read_back(unobserved, lambda: ten, 10_000.0) is None
+    assert history.steps_read_back(unobserved, lambda: ten, 6_400.0) is None, "how long it took is not known"
+    window = history.steps_read_back(unobserved, lambda: thirty, 6_430.0)
+    assert window is not None
+    assert (window.start, window.end, window.total().steps) == (6_400.0, 6_430.0, 20.0)
 
 
 @pytest.mark.parametrize("reason", list(Missing))

@@ -82,6 +82,14 @@ def test_nothing_moves_during_a_hold_and_what_is_not_observed_is_said_first() ->
     expect_passed(held, a_tick(101.0), proposed())
 
 
+def test_a_clock_set_back_makes_no_hold_last_and_no_policy_wait_to_be_proven() -> None:
+    held = Rollback(held_until=10_000.0, proven=Proven(live=CURRENT, since=9_990.0))
+    expect_passed(held, a_tick(), proposed())
+    for at in (100.0, 100.0 + TUNABLES.trial_seconds):
+        held, _ = held.apply(a_tick(at), proposed())
+    assert held.proven.policy == CURRENT
+
+
 def test_pods_that_are_stuck_go_back_to_what_worked_and_stay_there() -> None:
     after, back = Rollback(proven=Proven(policy=OTHER)).apply(a_tick(pods=STUCK), proposed())
     assert (back.policy.limits, back.urgent) == (OTHER.limits, True)

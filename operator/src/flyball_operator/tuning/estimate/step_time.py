@@ -27,13 +27,11 @@ from flyball_engine.contract import StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.tuning.control_input import SHORTEST_STEP
 from flyball_operator.tuning.estimate.least_squares import Matrix, non_negative
-from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, CellKey, StepWindow, Sums
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: A mean step that takes longer is no measurement, in seconds.
 LONGEST_STEP: Final = 3600.0
-#: A window that starts so long before the last one was read by another clock, in seconds.
-CLOCK_SET_BACK: Final = 300.0
 
 
 class Doubt(StrEnum):

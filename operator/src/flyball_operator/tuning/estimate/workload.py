@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
-from flyball_operator.tuning.observe.signals import RequestLoad, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, RequestLoad, StepWindow, Sums
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -72,7 +72,8 @@ class WorkloadEstimator:
         """With a window of so many cores that ended `at` and was so many seconds long."""
         alone = steps.total(StepKind.DECODE) if steps is not None else Sums()
         seen = replace(self, drafted=_drafted(alone)) if alone.decodes > 0.0 else self
-        if self.lengths and at - self.at < seconds - 0.5:
+        # Far before the last one is no overlap: a clock was set back.
+        if self.lengths and -CLOCK_SET_BACK < at - self.at < seconds - 0.5:
             return seen
         # Until one request finished every tick is looked at, and none added to another.
         recent = (self.recent if self.lengths else Recent()).after(load, steps)

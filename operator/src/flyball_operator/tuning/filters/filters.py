@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.control_input import ControlOutput
-from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, Observation, Signals, Unobserved
 from flyball_operator.tuning.policy import Policy, allowed, limits_given, near, nearly_equal, replace_limits
 from flyball_operator.tuning.spec import Envelope, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
@@ -93,7 +93,7 @@ class Proven:
 
     def after(self, live: Policy, observation: Observation, *, moving: bool, now: float) -> Proven:
         """With one tick under the policy that is live; `moving`: no core stands still."""
-        if live != self.live:
+        if live != self.live or now < self.since:
             return replace(self, live=live, since=now)
         if not isinstance(observation, Signals) or isinstance(observation.load, Unobserved):
             return self
@@ -112,7 +112,8 @@ class Rollback:
         """The proposal; in its place the way back where pods are stuck, or the current policy during a hold."""
         proven = self._proven_after(tick, tick.pods) if tick.pods is not None else self.proven
         after = self if proven is self.proven else replace(self, proven=proven)
-        if tick.at < self.held_until:
+        # A hold that ends far later was begun by another clock.
+        if tick.at < self.held_until < tick.at + TUNABLES.rollback_hold + CLOCK_SET_BACK:
             if proposal.urgent or proposal.hold is HoldReason.NOT_OBSERVED:
                 return after, proposal
             message = "holding after a change was undone"

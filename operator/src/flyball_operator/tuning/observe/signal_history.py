@@ -84,7 +84,7 @@ class SignalHistory:
             if isinstance(observation.steps, StepWindow):
                 self._read = None
             return None
-        if self._read is not None and now - self._read.at < LEAST_READ_BACK_SECONDS:
+        if self._read is not None and 0.0 <= now - self._read.at < LEAST_READ_BACK_SECONDS:
             return None
         # Until they were read back, too, they are asked for anew.
         if not (cells := steps()):

@@ -24,6 +24,8 @@ Identity = tuple[str, str]
 #: Least seconds between two read-backs whose difference is a window: they are taken this often
 #: (`tuning.actuate.engine_pods`).
 LEAST_READ_BACK_SECONDS: Final = 30.0
+#: A window so long before the last one was read by another clock, in seconds.
+CLOCK_SET_BACK: Final = 300.0
 
 
 class Missing(StrEnum):
@@ -313,9 +315,10 @@ class Reading:
 def steps_between(before: Reading | None, cells: Mapping[str, Cells], now: float) -> tuple[StepWindow | None, Reading]:
     """The steps since an earlier reading, once enough time has passed, and the reading to compare with next.
 
-    Engines that started, ended or were reset in between are left out; an engine not read anew adds nothing.
+    Engines that started, ended or were reset in between are left out; an engine not read anew adds nothing. Of a clock
+    that was set back it is not known how long they took.
     """
-    if before is None:
+    if before is None or now < before.at:
         return None, Reading(now, cells)
     if now - before.at < LEAST_READ_BACK_SECONDS:
         return None, before
