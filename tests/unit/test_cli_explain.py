@@ -162,7 +162,7 @@ def test_behind_a_gate_it_tells_who_is_refused(explained: Any) -> None:
     assert "beside 48 decodes that is 618 tokens of a prompt" in said
     assert "who is predicted to wait longer than 425ms is refused" in said
     assert "time of a step: - to 27.6ms" in said.partition("last decisions")[2]
-    assert "HTTP status of who is refused: - to 429" in said.partition("last decisions")[2]
+    assert "the HTTP status of who is refused: - to 429" in said.partition("last decisions")[2]
 
 
 def test_in_the_on_time_order_it_tells_who_is_served_first(explained: Any) -> None:
@@ -171,7 +171,7 @@ def test_in_the_on_time_order_it_tells_who_is_served_first(explained: Any) -> No
     status = TUNED | {"tuning": TUNED["tuning"] | {"setpoint": ordered, "decisions": [decision]}}
     said = explained(a_service(status))
     assert "who can have it within 1.4s is served first, the others behind" in said
-    assert "first token by, served first who can have it: - to 2s" in said.partition("last decisions")[2]
+    assert "the deadline by which requests are ordered: - to 2s" in said.partition("last decisions")[2]
 
 
 @pytest.mark.parametrize(

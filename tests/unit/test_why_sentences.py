@@ -10,7 +10,9 @@ import pytest
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import SetpointStatus
 from flyball_operator.cli.advice import ADVICE
+from flyball_operator.cli.limits import LIMIT_WORDS
 from flyball_operator.cli.why import parsed
 from flyball_operator.cli.why_sentences import About, why
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
@@ -102,6 +104,32 @@ def test_ready_and_tuned() -> None:
         " After it was seen: token 19ms, ttft 100 %.",
         About.NEXT: "There is nothing to do.",
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"refusalStatus": 503}, {"refusalStatus": 429}, "the HTTP status of who is refused from 503 to 429"),
+        (
+            {"onTimeMargin": "0.85"},
+            {"onTimeMargin": "0.7"},
+            "the share of the deadline that the order plans with from 0.85 to 0.7",
+        ),
+        (
+            {"classDeadlines": [{"name": "gold", "deadline": "1s"}]},
+            {"classDeadlines": [{"name": "gold", "deadline": "500ms"}]},
+            "the deadlines of classes of requests from 1s for gold to 500ms for gold",
+        ),
+        ({}, {}, "no limit"),
+    ],
+)
+def test_a_decision_names_whatever_it_changed(before: Object, after: Object, words: str) -> None:
+    decision = DECISION | {"before": LIMITS | before, "after": LIMITS | after}
+    assert f"(12m ago): {words}, because" in said(tuning={"decisions": [decision]})[About.DECISION]
+
+
+def test_every_field_of_a_setpoint_has_its_words() -> None:
+    assert set(LIMIT_WORDS) == set(SetpointStatus.model_fields) - {"step_model"}
 
 
 def test_gateways_that_do_not_lead_to_it() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from flyball_engine.figures import figure, format_duration, percent
 from flyball_engine.model import StepModel
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import (
     TUNER_CONDITIONS,
@@ -26,7 +27,7 @@ from flyball_operator.api.v1alpha1 import (
     SetpointStatus,
     StepModelStatus,
 )
-from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, queueing_in_words
+from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, changes, given, queueing_in_words
 from flyball_operator.cli.terminal import printable
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.report.conditions import LEAST_BUDGET
@@ -35,19 +36,6 @@ from flyball_operator.tuning.status_codec import step_model_of
 _WIDTH: Final = 110
 #: Tokens that a decode has behind it where a limit is told as a time: status does not say how many they have.
 _CONTEXT: Final = 1000
-_NAMES: Final = {
-    "max_num_active_seqs": "requests at once",
-    "max_num_scheduled_tokens": "tokens in a step",
-    "long_prefill_token_threshold": "tokens of one prompt in a step",
-    "step_budget": "time of a step",
-    "first_token_deadline": "first token by, else refused",
-    "first_token_margin": "share of that which a prediction may take",
-    "refusal_status": "HTTP status of who is refused",
-    "on_time_deadline": "first token by, served first who can have it",
-    "on_time_margin": "share of that which the order plans with",
-    "class_deadlines": "first token by, of classes of requests",
-    "queued_tokens": "prompt tokens that may wait before there is a deadline",
-}
 
 
 def explanation(service: InferenceService) -> str:
@@ -190,10 +178,11 @@ def _limits(service: InferenceService) -> Iterator[str]:
 
 def limit_lines(setpoint: SetpointStatus, model: StepModel | None, binding: str, stages: int) -> Iterator[str]:
     """Each limit, what it means in time by the model, and what binds them; `stages`: of the engine's pipeline."""
-    if not _given(setpoint):
+    limits = given(_json(setpoint))
+    if not limits:
         yield "  none set yet: pods run at the upper bounds"
         return
-    for name, value in _given(setpoint).items():
+    for name, value in limits.items():
         meaning = "" if model is None else _meaning(name, setpoint, model, stages)
         yield f"  {name:<30} {value:>9}  {meaning}".rstrip()
     unknown = "nothing yet: first steps are small until the model is known" if setpoint.queued_tokens else ""
@@ -266,18 +255,12 @@ def decision_lines(decision: DecisionStatus) -> Iterator[str]:
 
 
 def _changes(before: SetpointStatus, after: SetpointStatus) -> list[str]:
-    left, right = _given(before), _given(after)
-    return [
-        f"  {_NAMES.get(name, name)}: {left.get(name, '-')} to {right.get(name, '-')}"
-        for name in {**left, **right}
-        if left.get(name) != right.get(name)
-    ]
+    found = changes(_json(before), _json(after), absent="-")
+    return [f"  {words}: {left} to {right}" for words, left, right in found]
 
 
-def _given(setpoint: SetpointStatus) -> dict[str, int | str]:
-    given = {name: value for name in _NAMES if (value := getattr(setpoint, name)) is not None}
-    by_class = ", ".join(f"{one.deadline} for {one.name}" for one in setpoint.class_deadlines or ())
-    return {name: value for name, value in (given | {"class_deadlines": by_class}).items() if value != ""}
+def _json(setpoint: SetpointStatus) -> Object:
+    return setpoint.model_dump(by_alias=True, exclude_none=True)
 
 
 def wrapped(text: str, *, indent: int = 2) -> list[str]:

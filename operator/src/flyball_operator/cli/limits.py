@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
 
 from flyball_operator.api.v1alpha1 import Strategy, Tuning
 
-_WORDS: Final = {
-    "maxNumActiveSeqs": "requests at once",
-    "maxNumScheduledTokens": "tokens in a step",
-    "longPrefillTokenThreshold": "tokens of one prompt in a step",
-    "stepBudget": "time of a step",
-    "firstTokenDeadline": "the deadline after which requests are refused",
-    "onTimeDeadline": "the deadline by which requests are ordered",
-    "queuedTokens": "prompt tokens that may wait",
+#: What a setpoint may give, by field, in the order in which it is told.
+LIMIT_WORDS: Final = {
+    "max_num_active_seqs": "requests at once",
+    "max_num_scheduled_tokens": "tokens in a step",
+    "long_prefill_token_threshold": "tokens of one prompt in a step",
+    "step_budget": "time of a step",
+    "first_token_deadline": "the deadline after which requests are refused",
+    "first_token_margin": "the share of the deadline that a prediction may take",
+    "refusal_status": "the HTTP status of who is refused",
+    "on_time_deadline": "the deadline by which requests are ordered",
+    "on_time_margin": "the share of the deadline that the order plans with",
+    "class_deadlines": "the deadlines of classes of requests",
+    "queued_tokens": "prompt tokens that may wait",
 }
 
 #: What moves before the model of a step's time is trusted, for a sentence on limits that stay.
@@ -33,13 +40,27 @@ def limits_in_words(setpoint: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "none set yet, pods run at the upper bounds"
 
 
+def given(setpoint: Mapping[str, Any]) -> dict[str, int | str]:
+    """What a setpoint as the API spells it gives, by field."""
+    found = {name: setpoint.get(to_camel(name)) for name in LIMIT_WORDS}
+    by_class = [f"{one['deadline']} for {one['name']}" for one in found["class_deadlines"] or ()]
+    found["class_deadlines"] = ", ".join(by_class)
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def changes(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, absent: str
+) -> Iterator[tuple[str, int | str, int | str]]:
+    """What changed between two setpoints as the API spells them: what it is in words, from, to."""
+    left, right = given(before), given(after)
+    for name, words in LIMIT_WORDS.items():
+        if left.get(name) != right.get(name):
+            yield words, left.get(name, absent), right.get(name, absent)
+
+
 def change_in_words(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What changed between two setpoints, for a sentence."""
-    parts = [
-        f"{words} from {before.get(field, 'none')} to {after.get(field, 'none')}"
-        for field, words in _WORDS.items()
-        if before.get(field) != after.get(field)
-    ]
+    parts = (f"{words} from {left} to {right}" for words, left, right in changes(before, after, absent="none"))
     return ", ".join(parts) or "no limit"
 
 
