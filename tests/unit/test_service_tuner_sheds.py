@@ -256,3 +256,13 @@ def test_budget_and_deadline_are_series_while_they_are_told() -> None:
     text = generate_latest(registry).decode()
     assert "_seconds" + labels not in text
     assert "ratio" + labels not in text
+
+
+def test_a_limit_that_is_no_longer_told_is_shown_no_longer() -> None:
+    registry = CollectorRegistry()
+    metrics = TunerMetrics(registry)
+    metrics.policy("ns", "chat", Policy(limits=Limits(max_num_active_seqs=8, max_num_scheduled_tokens=512)))
+    metrics.policy("ns", "chat", Policy(limits=Limits(max_num_active_seqs=8)))
+    shown = generate_latest(registry).decode()
+    assert shown.count("flyball_operator_limit{") == 1
+    assert 'flyball_operator_limit{knob="max_num_active_seqs"' in shown

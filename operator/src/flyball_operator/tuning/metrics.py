@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from flyball_engine.contract import Knob
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.policy import Policy
@@ -111,8 +112,13 @@ class TunerMetrics:
 
     def policy(self, namespace: str, service: str, policy: Policy) -> None:
         """What the service shall run under."""
-        for knob, value in policy.limits.given().items():
-            self._limit.labels(namespace, service, knob.value).set(value)
+        limits = policy.limits.given()
+        for knob in Knob:
+            if knob in limits:
+                self._limit.labels(namespace, service, knob.value).set(limits[knob])
+            else:
+                # What some engine cannot be told, such as one that joined, all run without.
+                self._limit.remove(namespace, service, knob.value)
         shed = policy.shed
         self._show(self._budget, namespace, service, policy.budget)
         self._show(self._deadline, namespace, service, shed.ttft_deadline_seconds if shed is not None else None)
