@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from aiohttp.base_protocol import BaseProtocol
 from kubernetes.aio import client, config
 
 from flyball_operator.kube.api import KubeApi, NeverLeading, Unfenced
@@ -36,7 +39,7 @@ class Answer:
 class Client:
     """`ApiClient` without a network: one answer, or an error where the token or the connection would be made."""
 
-    def __init__(self, answer: Answer | Exception, *, login: Exception | None = None) -> None:
+    def __init__(self, answer: Answer | SimpleNamespace | Exception, *, login: Exception | None = None) -> None:
         self.answer = answer
         self.login = login
         self.calls: list[tuple[Any, ...]] = []
@@ -46,7 +49,7 @@ class Client:
             raise self.login
         return call
 
-    async def call_api(self, *call: Any, _request_timeout: float) -> Answer:
+    async def call_api(self, *call: Any, _request_timeout: float) -> Answer | SimpleNamespace:
         self.calls.append((*call, _request_timeout))
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -77,6 +80,18 @@ def api(monkeypatch: pytest.MonkeyPatch, made: Client, *, leading: bool = True) 
 def test_whatever_goes_wrong_is_an_unavailable_server(monkeypatch: pytest.MonkeyPatch, answer: Client) -> None:
     with pytest.raises(UnavailableError):
         asyncio.run(api(monkeypatch, answer).get(LEASES, "ns", "lease"))
+
+
+def test_an_event_that_is_too_long_for_the_client_is_an_unavailable_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def events() -> None:
+        content = aiohttp.StreamReader(Mock(spec=BaseProtocol, _reading_paused=False), 2**16)
+        content.feed_data(b"{" + b" " * 2**18 + b"}\n")
+        watched = SimpleNamespace(status=200, response=SimpleNamespace(content=content, close=lambda: None))
+        async for _ in api(monkeypatch, Client(watched)).watch(LEASES, selector="", version="1", seconds=1):
+            pass
+
+    with pytest.raises(UnavailableError):
+        asyncio.run(events())
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 422, 429, 500, 503, 504])
@@ -112,7 +127,7 @@ class Hanging(Client):
         super().__init__(Answer(b"{}"))
         self.told = asyncio.Event()
 
-    async def call_api(self, *call: Any, _request_timeout: float) -> Answer:
+    async def call_api(self, *call: Any, _request_timeout: float) -> Answer | SimpleNamespace:
         await self.told.wait()
         return await super().call_api(*call, _request_timeout=_request_timeout)
 

@@ -129,8 +129,7 @@ class Services:
                 stale = True
                 await self.watch()
                 stale = False
-            # Of a line that is too long for it, the client says that it is a wrong value.
-            except (ClusterError, ValueError) as error:
+            except ClusterError as error:
                 self.trouble = str(error)
                 await asyncio.sleep(_AGAIN_SECONDS)
 

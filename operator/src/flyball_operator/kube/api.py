@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp.http import HttpProcessingError
 from kubernetes.aio import client, config
 
 from flyball_operator import __version__
@@ -42,8 +43,9 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 #: Nothing is stored, and a field that the schema does not know is an error, as kubectl has it.
 _DRY: Final = {"dryRun": "All", "fieldValidation": "Strict"}
 
-#: What the client raises where the API server, or the token to ask it with, cannot be reached.
-_AWAY: Final = (aiohttp.ClientError, TimeoutError, OSError, config.ConfigException)
+#: What the client raises where the API server, or the token to ask it with, cannot be reached, or the answer not read:
+#: a line that is too long is no ClientError.
+_AWAY: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, config.ConfigException)
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
