@@ -168,6 +168,10 @@ def _step_budget(seconds: float, model: StepModel) -> StepBudget:
     return StepBudget(seconds=seconds, model=model_spec(model))
 
 
+#: Bounds, who is refused and how, the order, deadlines: `within_spec` follows one at a time, and each once.
+_KINDS_OF_EDITS: Final = 5
+
+
 def within_spec(present: Policy, spec: TuningSpec, *, first: Policy | None) -> tuple[Policy, str] | None:
     """The policy that an edited spec asks for in place of the present one, and why; None if that may stay.
 
@@ -190,8 +194,11 @@ def within_spec(present: Policy, spec: TuningSpec, *, first: Policy | None) -> t
 
 def allowed(earlier: Policy, spec: TuningSpec) -> Policy:
     """An earlier policy with all that the spec asks for by now."""
-    while (edited := within_spec(earlier, spec, first=None)) is not None:
-        earlier, _ = edited
+    for _ in range(_KINDS_OF_EDITS):
+        edited = within_spec(earlier, spec, first=None)
+        if edited is None:
+            break
+        earlier = edited[0]
     return earlier
 
 
