@@ -82,9 +82,9 @@ ensure_uv() {
   if command -v uv >/dev/null; then command -v uv; return; fi
   if [[ ! -x $own ]]; then
     log "uv: installing"
-    python3 -c 'import ensurepip' 2>/dev/null || ensure_apt python3-venv
-    python3 -m venv "$FLYBALL_CACHE/uv" >&2
-    "$FLYBALL_CACHE/uv/bin/pip" install --quiet uv >&2
+    python3 -c 'import ensurepip' 2>/dev/null || ensure_apt python3-venv || return
+    python3 -m venv "$FLYBALL_CACHE/uv" >&2 || return
+    "$FLYBALL_CACHE/uv/bin/pip" install --quiet uv >&2 || return
   fi
   echo "$own"
 }
@@ -94,18 +94,20 @@ ensure_uv() {
 _venv() {
   local name=$1 key=$2 path=$3 requirements=$4 finish=${5:-} uv
   local target="$FLYBALL_CACHE/venv/$name-$key"
+  # `|| exit` behind each step: what stands before `|| return`, as this all does, goes on after a failure despite `set -e`, and what
+  # is half made must not get the name that says it is whole.
   (
     lock_wait 8 "venv: $name"
     [[ -x $target/bin/python ]] && exit 0
-    uv=$(ensure_uv)
-    rm -rf "$target.partial"
-    "$uv" venv --quiet --python 3.11 --python-preference only-system --relocatable "$target.partial" >&2
+    uv=$(ensure_uv) || exit
+    rm -rf "$target.partial" || exit
+    "$uv" venv --quiet --python 3.11 --python-preference only-system --relocatable "$target.partial" >&2 || exit
     with_progress "venv: $name" "$FLYBALL_CACHE/venv-$name.log" \
-      "$uv" pip install --python "$target.partial/bin/python" --require-hashes --no-deps --compile-bytecode -r "$requirements"
-    [[ -z $finish ]] || "$target.partial/bin/python" "$finish" >&2
+      "$uv" pip install --python "$target.partial/bin/python" --require-hashes --no-deps --compile-bytecode -r "$requirements" || exit
+    [[ -z $finish ]] || "$target.partial/bin/python" "$finish" >&2 || exit
     # Our packages are imported from their sources: nothing to reinstall after an edit. Their metadata, with the
     # entry points, is what the plugin image carries.
-    "$target.partial/bin/python" - "$path" <<'PY'
+    "$target.partial/bin/python" - "$path" <<'PY' || exit
 import pathlib, sys, sysconfig
 pathlib.Path(sysconfig.get_path("purelib"), "flyball-sources.pth").write_text(sys.argv[1].replace(":", "\n") + "\n")
 PY
@@ -159,7 +161,7 @@ vllm_venv() {
   name=$(basename "$requirements" .txt)
   # How vLLM's own tests choose the CPU with a build for GPUs. Python runs such a line of a .pth file as it starts.
   vllm_serves "$requirements" || sources+=":import os; os.environ['VLLM_TARGET_DEVICE'] = 'cpu'"
-  ensure_apt gcc libc6-dev binutils libnuma1
+  ensure_apt gcc libc6-dev binutils libnuma1 || return
   _venv "${name/-cpu/}" "$(hash_of "$requirements" "$stubs" - <<<"$sources")" "$sources" "$requirements" "$stubs"
 }
 
@@ -168,7 +170,7 @@ vllm_tests() {
   local requirements version python
   requirements=$(vllm_requirements "${1:-}") || return
   version=$(vllm_version "$requirements")
-  python=$(dev_venv)
+  python=$(dev_venv) || return
   (
     lock_wait 8 "vllm's own tests"
     "$python" -m flyball_lab.tools.vllm_tests "$version" "$FLYBALL_CACHE/vllm-tests"

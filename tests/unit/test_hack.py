@@ -199,3 +199,19 @@ def test_a_cluster_that_answers_late_is_not_taken_for_a_dead_one(machine: Machin
         ["bash", "-euc", script], env=machine.environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert (asked.returncode, machine.calls.count("readyz")) == (0, 2), asked.stderr
+
+
+@pytest.mark.parametrize("failing", ["venv", "pip"])
+def test_an_environment_whose_install_failed_is_none_and_the_next_run_tries_again(
+    machine: Machine, failing: str
+) -> None:
+    make = 'for last; do :; done; mkdir -p "$last/bin"; ln -sf /bin/true "$last/bin/python"'
+    machine.tool("uv", f'case "$1" in {failing}) exit 1 ;; venv) {make} ;; esac')
+    ask = f'set -euo pipefail; source "{HACK}/lib/env.sh"; python=$(build_venv); echo "$python"'
+    for tried in (1, 2):
+        ended = subprocess.run(
+            ["bash", "-c", ask], env=machine.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert all(left.suffix == ".partial" for left in machine.folder.glob("cache/venv/*"))
+        assert machine.calls.count("uv venv") == tried
