@@ -128,6 +128,24 @@ def test_what_was_stopped_in_the_middle_goes_on(downloads: Downloads, hub: Hub, 
     assert len(hub.gets("config.json")) == 1
 
 
+def test_nothing_is_kept_of_a_commit_that_the_revision_meant_before(downloads: Downloads, hub: Hub) -> None:
+    hub.files = {
+        "config.json": FILES["config.json"],
+        "model.safetensors.index.json": b'{"weight_map": {}}',
+        "model-00001-of-00002.safetensors": WEIGHTS[:10],
+        "model-00002-of-00002.safetensors": WEIGHTS,
+    }
+    hub.damaged["model-00002-of-00002.safetensors"] = 2
+    assert downloads.run(hub.address)[0] == DownloadExit.CHECKSUM_WRONG
+    assert (downloads.folder / "model-00001-of-00002.safetensors").exists()
+    # The shards are one file now, in a folder.
+    hub.commit, hub.files = "ab" * 20, FILES
+    assert downloads.run(hub.address)[0] == 0
+    assert downloads.whole()
+    found = {str(path.relative_to(downloads.folder)) for path in downloads.folder.rglob("*") if path.is_file()}
+    assert found == {".flyball-lock", MANIFEST, *TAKEN}
+
+
 def test_the_second_waits_for_the_first(downloads: Downloads, hub: Hub) -> None:
     hub.holds["sub/model.safetensors"] = 10
     first = downloads.start(hub.address)

@@ -27,6 +27,7 @@ class Hub:
 
     files: Mapping[str, bytes]
     model: str = "org/tiny"
+    commit: str = COMMIT
     token: str = ""
     away: int = 0
     damaged: dict[str, int] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class Hub:
 
     def gets(self, name: str) -> list[str]:
         """Ranges that were asked for of this file, empty for all of it."""
-        return [asked for path, asked in self.asked if path.endswith(f"/resolve/{COMMIT}/{name}")]
+        return [asked for path, asked in self.asked if path.endswith(f"/resolve/{self.commit}/{name}")]
 
 
 @contextmanager
@@ -73,17 +74,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(401, "GatedRepo")
         elif path.startswith(f"/api/models/{hub.model}/revision/"):
             self._list(path.rpartition("/")[2])
-        elif path.startswith(f"/{hub.model}/resolve/{COMMIT}/"):
-            self._file(path.partition(f"{COMMIT}/")[2])
+        elif path.startswith(f"/{hub.model}/resolve/{hub.commit}/"):
+            self._file(path.partition(f"{hub.commit}/")[2])
         else:
             self._refuse(404, "RepoNotFound")
 
     def _list(self, revision: str) -> None:
-        if revision not in ("main", COMMIT):
+        if revision not in ("main", self.hub.commit):
             self._refuse(404, "RevisionNotFound")
             return
         siblings = [_sibling(name, body) for name, body in self.hub.files.items()]
-        self._send(HTTPStatus.OK, json.dumps({"id": self.hub.model, "sha": COMMIT, "siblings": siblings}).encode())
+        self._send(
+            HTTPStatus.OK, json.dumps({"id": self.hub.model, "sha": self.hub.commit, "siblings": siblings}).encode()
+        )
 
     def _file(self, name: str) -> None:
         body = self.hub.files.get(name)
@@ -105,7 +108,11 @@ class _Handler(BaseHTTPRequestHandler):
         self, status: HTTPStatus, body: bytes, headers: Mapping[str, str] | None = None, *, held: int | None = None
     ) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), "X-Repo-Commit": COMMIT, **(headers or {})}.items():
+        for name, value in {
+            "Content-Length": str(len(body)),
+            "X-Repo-Commit": self.hub.commit,
+            **(headers or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if held is not None and not self.hub.go_on.is_set():

@@ -21,7 +21,10 @@ from flyball_engine.download.files import (
     Manifest,
     content,
     damaged,
+    locked,
+    part_of,
     read_manifest,
+    remove_others,
     size_of,
     write_manifest,
 )
@@ -62,6 +65,28 @@ def test_what_is_missing_shorter_or_other_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "sub/weights").write_text("12")
     (tmp_path / "config.json").unlink()
     assert damaged(tmp_path, manifest) == ["config.json", "sub/weights"]
+
+
+def test_what_is_no_file_of_the_commit_is_removed(tmp_path: Path) -> None:
+    write_manifest(tmp_path, filled(tmp_path))
+    with locked(tmp_path, 0):
+        for commit in ("c0ffee", "decade"):
+            part = part_of(tmp_path, commit, "sub/weights")
+            part.parent.mkdir(exist_ok=True)
+            part.touch()
+        # What was a folder is a file now.
+        assert set(remove_others(tmp_path, "c0ffee", ["config.json", "sub"])) == {
+            MANIFEST,
+            "sub/weights",
+            ".flyball-parts/decade-sub%weights",
+            ".flyball-parts/c0ffee-sub%weights",
+        }
+        assert {path.name for path in tmp_path.iterdir()} == {".flyball-lock", "config.json"}
+        part = part_of(tmp_path, "c0ffee", "sub")
+        part.parent.mkdir()
+        part.touch()
+        assert remove_others(tmp_path, "c0ffee", ["config.json", "sub"]) == []
+        assert part.exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": {"a": 1}}', '{"files": {}, "model": "m"}'])

@@ -28,7 +28,9 @@ from flyball_engine.download.files import (
     content,
     damaged,
     locked,
+    part_of,
     read_manifest,
+    remove_others,
     size_of,
     write_manifest,
 )
@@ -94,6 +96,9 @@ def _sentence(manifest: Manifest) -> str:
 
 def _fill(wanted: Wanted, variables: Mapping[str, str]) -> Manifest:
     commit, files = list_files(wanted.model, wanted.revision)
+    # First of all: it may be in the way of what comes, as the volume's room or a name.
+    if others := remove_others(wanted.folder, commit, [file.name for file in files]):
+        say(f"removed what is no file of commit {commit}: {', '.join(others[:5])}")
     total = sum(file.size or 0 for file in files)
     have = size_of(wanted.folder)
     say(f"{wanted.model} at commit {commit}: {len(files)} files, {total} bytes, of which {have} are there")
@@ -127,7 +132,7 @@ def _all_of(wanted: Wanted, commit: str, files: Sequence[HubFile]) -> dict[str, 
 
 
 def _one(wanted: Wanted, commit: str, file: HubFile) -> Content:
-    target, part = wanted.folder / file.name, wanted.folder / PARTS / f"{commit}-{file.name.replace('/', '%')}"
+    target, part = wanted.folder / file.name, part_of(wanted.folder, commit, file.name)
     if target.is_file() and file.is_like(found := content(target)):
         return found
     # Once more from the beginning where the content is another: a part may be damaged.

@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from flyball_engine.model_cache import DownloadExit
 MANIFEST: Final = ".flyball-model.json"
 #: Folder of files that are not whole yet.
 PARTS: Final = ".flyball-parts"
+_LOCK: Final = ".flyball-lock"
 _BLOCK: Final = 1 << 20
 #: Seconds between two looks at a lock that another process holds.
 _LOCK_LOOK: Final = 1.0
@@ -103,6 +104,29 @@ def _holds(path: Path, wanted: Content) -> bool:
     return content(path).sha256 == wanted.sha256
 
 
+def part_of(folder: Path, commit: str, name: str) -> Path:
+    """Where a file of this commit grows until it is whole."""
+    return folder / PARTS / f"{commit}-{name.replace('/', '%')}"
+
+
+def remove_others(folder: Path, commit: str, names: Collection[str]) -> list[str]:
+    """Remove what is no file of this commit, whole or in part, and tell which: the revision meant another one before.
+
+    A loader takes all that it finds, such as the index of shards that are none any more.
+    """
+    kept = {folder / _LOCK, *(folder / name for name in names), *(part_of(folder, commit, name) for name in names)}
+    removed = []
+    for parent, folders, files in os.walk(folder, topdown=False):
+        for path in (Path(parent, name) for name in files):
+            if path not in kept:
+                path.unlink()
+                removed.append(str(path.relative_to(folder)))
+        for name in folders:
+            with suppress(OSError):  # it holds something
+                Path(parent, name).rmdir()
+    return removed
+
+
 def size_of(folder: Path) -> int:
     """Bytes of all files in the folder, whole or not."""
     total = 0
@@ -121,7 +145,7 @@ def locked(folder: Path, seconds: float) -> Iterator[None]:
     """Hold the folder alone. A process that dies lets go of it. Raises `DownloadError` after so many seconds."""
     folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + seconds
-    with (folder / ".flyball-lock").open("w") as file:
+    with (folder / _LOCK).open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
