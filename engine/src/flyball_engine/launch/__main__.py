@@ -24,11 +24,11 @@ from typing import Any, Final, NoReturn
 
 from flyball_engine.contract import Env
 from flyball_engine.launch.environment import Changes, Place, changes
-from flyball_engine.launch.state import SHARED_MEMORY, fresh_folder
 from flyball_engine.launching import EXIT_REFUSED
 from flyball_engine.termination import TERMINATION_LOG, write_termination_message
 from flyball_engine.vllm.arguments import Question, answer
 from flyball_engine.vllm.entry import LOADED_GROUPS, OUR_PLUGINS
+from flyball_engine.vllm.state_dir import ensure_state_dir
 
 #: The server of one process, and of several.
 SERVER: Final = "vllm.entrypoints.openai.api_server"
@@ -125,10 +125,6 @@ def _writable(path: str) -> bool:
     return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
-def _shared_memory() -> str:
-    return SHARED_MEMORY if _writable(SHARED_MEMORY) else tempfile.gettempdir()
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise StartRefused(f"the launcher's own arguments: {message}")
@@ -200,11 +196,11 @@ def main(argv: Sequence[str], variables: MutableMapping[str, str]) -> None:
 def _enter(variables: MutableMapping[str, str], made: Changes, *, state: bool) -> None:
     """Makes the environment what a governed vLLM shall find, before anything of vLLM is loaded."""
     wanted = made.applied(variables)
-    if state and not wanted.get(Env.STATE_DIR):
-        wanted[Env.STATE_DIR] = fresh_folder(_shared_memory())
     for name in set(variables) - set(wanted):
         del variables[name]
     variables.update(wanted)
+    if state:
+        ensure_state_dir(variables)
     Path(variables["HOME"]).mkdir(parents=True, exist_ok=True)
 
 
