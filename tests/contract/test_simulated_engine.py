@@ -233,6 +233,24 @@ def test_a_client_that_goes_frees_its_place(engine: Served) -> None:
     assert 'flyball_requests_total{outcome="aborted"} 1.0' in engine.control.metrics()
 
 
+def test_a_client_that_goes_before_its_response_begins_frees_its_place(engine: Served) -> None:
+    shed, step = Shed(ttft_deadline_seconds=600.0), a_budget(0.2, PRESETS["cpu-small"].step_times)
+    engine.control.put(setpoint(1, limits={"max_num_active_seqs": 1}, step=step, shed=shed))
+    body = {"prompt": "x" * 400, "max_tokens": 3900, "stream": True}
+    with engine.api.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()  # held: it ends the stream when it goes
+        next(lines)
+        # It may still be refused, so no response begins.
+        with pytest.raises(httpx.ReadTimeout):
+            engine.api.post("/v1/completions", json=body, timeout=0.5)
+        eventually(lambda: engine.metric("vllm:num_requests_waiting") == 0, expecting="it waits no more", within=30)
+        assert engine.metric("vllm:num_requests_running") == 1
+        eventually(
+            lambda: 'flyball_requests_total{outcome="aborted"} 1.0' in engine.control.metrics(),
+            expecting="it is counted",
+        )
+
+
 def test_requests_run_together_in_real_time(engine: Served) -> None:
     async def load() -> list[httpx.Response]:
         async with httpx.AsyncClient(base_url=engine.api.base_url, timeout=60) as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -29,6 +29,9 @@ _LOOK_SECONDS: Final = 1.0
 
 #: As ASGI has them: the names in lower case.
 Headers = Sequence[tuple[bytes, bytes]]
+
+#: Whether the client of a request is gone.
+Gone = Callable[[], Awaitable[bool]]
 
 _FormT = TypeVar("_FormT", bound=Body)
 _FormT_contra = TypeVar("_FormT_contra", bound=Body, contravariant=True)
@@ -68,8 +71,11 @@ class Backend(Loaded, Protocol[_FormT_contra]):
     def healthy(self) -> bool:
         """Whether the engine still serves."""
 
-    async def submit(self, body: _FormT_contra, headers: Headers, /) -> Sequence[GeneratedSequence]:
-        """One HTTP request comes in: its sequences, `body.n` for each prompt. Raises NotServedError."""
+    async def submit(self, body: _FormT_contra, headers: Headers, gone: Gone, /) -> Sequence[GeneratedSequence]:
+        """One HTTP request comes in: its sequences, `body.n` for each prompt. Raises NotServedError.
+
+        Whoever waits here asks `gone` meanwhile: a client that goes is told to nobody else.
+        """
 
     @property
     def tick(self) -> asyncio.Event:
@@ -138,7 +144,7 @@ class Api(Generic[_FormT]):
             message = f"model: {body.model!r} is not served here, accepted: {self.model!r}"
             raise NotServedError(message, status=404, kind="NotFoundError")
         engine = self.engine
-        answers = await engine.submit(body, http.headers.raw)
+        answers = await engine.submit(body, http.headers.raw, http.is_disconnected)
         chat = form is self.chat
         identity = f"{'chatcmpl' if chat else 'cmpl'}-{self.random.getrandbits(64):016x}"
         reply = Reply(identity=identity, model=self.model, created=int(self.clock()), chat=chat, each=body.n)
@@ -150,7 +156,7 @@ class Api(Generic[_FormT]):
                 tick = engine.tick
                 if all(map(ended, answers)) or await http.is_disconnected():
                     break
-                await _moment(tick)
+                await moment(tick)
         finally:
             engine.leave(answers)
         failure = next((answer.failure for answer in answers if answer.failure), None)
@@ -191,7 +197,7 @@ async def _stream(
             if events:
                 yield "".join(events)
             if open_ones:
-                await _moment(tick)
+                await moment(tick)
         if usage:
             yield _event(reply.usage_chunk(answers))
         yield "data: [DONE]\n\n"
@@ -199,7 +205,7 @@ async def _stream(
         engine.leave(answers)
 
 
-async def _moment(tick: asyncio.Event) -> None:
+async def moment(tick: asyncio.Event) -> None:
     """Until there is news, or a client that may have gone is to be looked for."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS):

@@ -25,7 +25,7 @@ from flyball_engine.contract import AnyKnob, Batching, SchedulingPolicy, Setpoin
 from flyball_engine.control.service import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_engine.knobs import Dynamic
-from flyball_lab.openai.app import Headers, NotServedError, overloaded
+from flyball_lab.openai.app import Gone, Headers, NotServedError, overloaded
 from flyball_lab.openai.load import EngineLoad
 from flyball_lab.padded.batch import Batch, Padding, Stepped
 from flyball_lab.padded.bodies import AnyBody, Tokens
@@ -182,7 +182,7 @@ class PaddedEngine:
         self._ledger.set_objectives(setpoint.objectives)
         self.gate.set_policy(setpoint, now=self._clock())
 
-    async def submit(self, body: AnyBody, _headers: Headers = (), /) -> list[Row]:
+    async def submit(self, body: AnyBody, _headers: Headers = (), _gone: Gone | None = None, /) -> list[Row]:
         """The sequences of one HTTP request come in. Raises NotServedError."""
         arrival = self._clock()
         try:

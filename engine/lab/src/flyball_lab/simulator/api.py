@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from flyball_engine.batching.gate import QUEUE_FULL_SECONDS, spread
 from flyball_engine.batching.outcomes import LedgerCounts
-from flyball_lab.openai.app import Api, Headers, NotServedError, overloaded, told
+from flyball_lab.openai.app import Api, Gone, Headers, NotServedError, moment, overloaded, told
 from flyball_lab.openai.load import EngineLoad
 from flyball_lab.openai.reply import error
 from flyball_lab.simulator.openai import TOKEN, ChatBody, CompletionBody
@@ -29,6 +29,8 @@ from flyball_lab.simulator.requests import Fate, Request
 from flyball_lab.simulator.serving import SimulatedEngine
 
 _log = logging.getLogger(__name__)
+#: As access logs have it; nobody gets it.
+_CLIENT_GONE: Final = 499
 
 
 class _SlowDown(BaseModel):
@@ -86,7 +88,7 @@ class _Backend:
     def counts(self) -> LedgerCounts:
         return self._engine.counts()
 
-    async def submit(self, body: CompletionBody | ChatBody, headers: Headers, /) -> list[_Answer]:
+    async def submit(self, body: CompletionBody | ChatBody, headers: Headers, gone: Gone, /) -> list[_Answer]:
         requests = body.sequences(self._random)
         if not requests:
             raise NotServedError("prompt: is empty")
@@ -107,7 +109,10 @@ class _Backend:
             tick = self._engine.tick
             if not self._engine.may_refuse(requests):
                 break
-            await tick.wait()
+            if await gone():
+                self._engine.leave(requests)
+                raise NotServedError("the client is gone", status=_CLIENT_GONE)
+            await moment(tick)
         if requests[0].fate is Fate.SHED:
             message = "overloaded: the first token cannot come in time any more"
             raise overloaded(message, retry_after=spread(QUEUE_FULL_SECONDS, self._random.random()))
