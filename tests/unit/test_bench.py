@@ -122,16 +122,22 @@ class TestThePoints:
 
     def test_a_batch_is_as_large_as_the_clients_are_many_and_never_larger_than_the_engine(self) -> None:
         prior = Setpoint(service="s", epoch=1, generation=7, limits=Limits(max_num_scheduled_tokens=512))
-        static = setpoint_of(EngineSetting(strategy=STATIC), concurrency=16, ceiling=64, prior=prior)
+        static = setpoint_of(EngineSetting(strategy=STATIC), concurrency=16, prior=prior, cores=1, ceiling=64)
         assert static.batching.strategy.batch_size == static.limits.max_num_active_seqs == 16  # type: ignore[union-attr]  # Static
         assert static.limits.max_num_scheduled_tokens == 512, "what is not compared stays as it was"
-        assert setpoint_of(EngineSetting(), concurrency=500, ceiling=64, prior=prior).limits.max_num_active_seqs == 64
-        assert (
-            setpoint_of(
-                EngineSetting(batch_size=8), concurrency=500, ceiling=64, prior=prior
-            ).limits.max_num_active_seqs
-            == 8
-        )
+
+    @pytest.mark.parametrize(
+        ("cores", "batch_size", "clients", "each"),
+        [(1, None, 500, 64), (1, 8, 500, 8), (2, 8, 500, 4), (3, 8, 500, 3), (4, None, 30, 8), (2, None, None, 64)],
+    )
+    def test_what_runs_together_is_divided_among_the_cores(
+        self, cores: int, batch_size: int | None, clients: int | None, each: int
+    ) -> None:
+        # Of limits each core has its own.
+        setting = EngineSetting(strategy=STATIC, batch_size=batch_size)
+        prior = Setpoint(service="s", epoch=1, generation=7)
+        told = setpoint_of(setting, concurrency=clients, prior=prior, cores=cores, ceiling=64)
+        assert told.batching.strategy.batch_size == told.limits.max_num_active_seqs == each  # type: ignore[union-attr]  # Static
 
     def test_a_strategy_is_set_where_the_operator_orders_prompts_and_refuses(self) -> None:
         tuned = Setpoint(
@@ -142,7 +148,7 @@ class TestThePoints:
             shed=Shed(ttft_deadline_seconds=2.0),
             on_time=OnTime(first_token_deadline_seconds=2.0),
         )
-        static = setpoint_of(EngineSetting(strategy=STATIC), concurrency=16, ceiling=64, prior=tuned)
+        static = setpoint_of(EngineSetting(strategy=STATIC), concurrency=16, prior=tuned, cores=1, ceiling=64)
         assert Setpoint.model_validate_json(static.model_dump_json()) == static, "engines accept it"
 
 

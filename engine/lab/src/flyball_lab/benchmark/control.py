@@ -6,6 +6,7 @@ something else, so the generation is read back after each point, and a foreign o
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Final
 
@@ -88,7 +89,8 @@ class Switch:
         if prior.accepted is not None:
             orders.append(prior.accepted.order())
         self._epoch, self._generation = max(orders, default=(0, 0))
-        self._ceiling = sum(core.ceilings.max_num_seqs for core in prior.cores)
+        self._cores = len(prior.cores) + len(prior.unknown)
+        self._ceiling = min(core.ceilings.max_num_seqs for core in prior.cores)
         self._wrote = False
 
     def prove(self) -> None:
@@ -100,7 +102,10 @@ class Switch:
         """Put a setting in force for so many clients; None is an open loop. Raises ControlError."""
         # A write that went unanswered may have landed: from here on there is something to put back.
         self._wrote = True
-        self._write(setpoint_of(setting, concurrency=concurrency, ceiling=self._ceiling, prior=self._next()))
+        prior = self._next()
+        self._write(
+            setpoint_of(setting, concurrency=concurrency, prior=prior, cores=self._cores, ceiling=self._ceiling)
+        )
 
     def check(self) -> None:
         """Raise ControlError unless every core still applies what was written last."""
@@ -133,13 +138,17 @@ class Switch:
         self._port.write(setpoint, self._signer)
 
 
-def setpoint_of(setting: EngineSetting, *, concurrency: int | None, ceiling: int, prior: Setpoint) -> Setpoint:
+def setpoint_of(
+    setting: EngineSetting, *, concurrency: int | None, prior: Setpoint, cores: int, ceiling: int
+) -> Setpoint:
     """`prior` with this setting: so many requests run together at most under every strategy, as far as the engine can.
 
+    What a setpoint says holds for each of the cores, whose `ceiling` is one core's: each is told its part, rounded up.
     In an open loop (`concurrency` None) as many as the engine can, unless the setting names a batch size.
     Gate and on-time order are off: they go by first tokens of requests that join in vLLM's own way.
     """
-    size = min(setting.batch_size or concurrency or ceiling, ceiling)
+    together = setting.batch_size or concurrency
+    size = ceiling if together is None else min(math.ceil(together / cores), ceiling)
     strategies: dict[StrategyType, Strategy] = {
         StrategyType.CONTINUOUS: Continuous(),
         StrategyType.STATIC: Static(batch_size=size),

@@ -137,8 +137,8 @@ def _sweep(options: argparse.ArgumentParser) -> None:
         "--batch-size",
         type=whole(1, MOST_CLIENTS),
         metavar="N",
-        help="requests that run together at most under every strategy; as many as there are clients, or with --rate as "
-        "the engine can",
+        help="requests that run together at most under every strategy, divided among the engine's cores; as many as "
+        "there are clients, or with --rate as the engine can",
     )
     group.add_argument(
         "--max-delay",
