@@ -291,7 +291,12 @@ class PlainEngine:
         return self.alive
 
     def reports(self) -> Reports:
-        return Reports(cores=tuple(core.report() for core in self.cores))
+        return Reports(
+            cores=tuple(core.report() for core in self.cores),
+            governed=self.governed,
+            unsupported=self.unsupported,
+            ungated=self.ungated,
+        )
 
     async def apply(self, setpoint: Setpoint) -> None:
         if self.answers:

@@ -11,12 +11,13 @@ import pytest
 
 from flyball_engine.batching.gate import AdmissionReason, Arrival, Gate
 from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, QueueKnob, Setpoint, ShedKnob
-from flyball_engine.control.service import UnansweredError
-from flyball_engine.control.state_file import find_state_files
+from flyball_engine.control.service import ControlService, UnansweredError
+from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
+from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.plugin import flyball_apply, flyball_read
 from flyball_engine.vllm.queue_limiter import QueueLimiter
-from flyball_lab.harness.engine import setpoint
+from flyball_lab.harness.engine import SERVICE, setpoint
 from support.gates import a_policy
 from support.plain_scheduler import GovernedCore
 
@@ -62,7 +63,7 @@ async def test_a_setpoint_reaches_every_core(tmp_path: Path, older: bool) -> Non
     reports = engine.reports().cores
     assert [report.state.engine for report in reports] == [0, 1]
     assert [report.state.effective.max_num_active_seqs for report in reports] == [5, 5]
-    assert engine.governed
+    assert engine.reports().governed
     assert engine.version == "vllm 0.32.0"
 
 
@@ -102,9 +103,11 @@ async def test_without_a_way_to_the_cores_every_knob_says_so(tmp_path: Path) -> 
     del cores.core_engines
     engine = an_engine(tmp_path, cores)
     await engine.apply(setpoint(1, limits={"max_num_active_seqs": 5}))
-    assert not engine.governed
+    assert not engine.reports().governed
     reason = "this vLLM's AsyncMPClient has no call to engine cores by name"
-    assert engine.unsupported == dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob), reason)
+    assert engine.reports().unsupported == dict.fromkeys(
+        (*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob), reason
+    )
 
 
 async def test_touching_makes_idle_cores_notice_an_expiry(tmp_path: Path) -> None:
@@ -141,26 +144,45 @@ async def test_without_governed_cores_every_knob_is_unsupported_with_the_reason(
     tmp_path: Path, failure: str | None
 ) -> None:
     engine = an_engine(tmp_path, Cores(), failure=failure)
-    assert not engine.governed
-    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob}
-    assert (failure or "without Flyball's scheduler") in engine.unsupported[Knob.MAX_NUM_ACTIVE_SEQS]
+    assert not engine.reports().governed
+    assert set(engine.reports().unsupported) == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob}
+    assert (failure or "without Flyball's scheduler") in engine.reports().unsupported[Knob.MAX_NUM_ACTIVE_SEQS]
     await engine.apply(Setpoint(service="s", epoch=1, generation=1))
     assert engine.reports().cores == ()
 
 
 async def test_what_the_gate_is_not_asked_about_is_named_and_the_rest_is_refused(tmp_path: Path) -> None:
     engine = an_engine(tmp_path, Cores(GovernedCore(tmp_path)), unasked="requests to /v1/realtime are let in")
-    assert engine.unsupported[ShedKnob.ROUTES] == "requests to /v1/realtime are let in"
-    assert engine.ungated is None
+    assert engine.reports().unsupported[ShedKnob.ROUTES] == "requests to /v1/realtime are let in"
+    assert engine.reports().ungated is None
 
 
 async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None:
     core = GovernedCore(tmp_path)
     engine = an_engine(tmp_path, Cores(core))
-    assert engine.governed
+    assert engine.reports().governed
     core.hooks.give_up()
-    assert not engine.governed
-    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob}
+    assert not engine.reports().governed
+    assert set(engine.reports().unsupported) == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob}
+
+
+async def test_an_answer_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = GovernedCore(tmp_path)
+    engine = an_engine(tmp_path, Cores(core))
+    service = ControlService(engine=engine, verifier=verifier_of({}), service=SERVICE, follow=lambda _: None)
+    read, reads = StateReader.read, []
+
+    def gives_up_meanwhile(reader: StateReader) -> CoreReport | None:
+        reads.append(read(reader))
+        core.hooks.give_up()
+        return reads[-1]
+
+    monkeypatch.setattr(StateReader, "read", gives_up_meanwhile)
+    told = service.read()
+    assert len(reads) == 1
+    assert told.governed
+    assert told.ungated is None
+    assert not service.read().governed
 
 
 async def test_the_gate_sees_nothing_of_a_core_that_gave_up(tmp_path: Path) -> None:
@@ -183,7 +205,7 @@ async def test_a_core_that_is_not_seen_is_named_and_nothing_is_refused_because_o
     first.add("runs", prompt=100, output=1000)
     first.step()
     assert gate.decide(Arrival(10**6), now=0.0).reason is AdmissionReason.UNOBSERVED
-    assert engine.ungated == "engine core 1 cannot be seen from here: its state file is missing"
+    assert engine.reports().ungated == "engine core 1 cannot be seen from here: its state file is missing"
 
 
 async def test_a_core_that_comes_later_is_seen_from_then_on(tmp_path: Path) -> None:
@@ -194,7 +216,7 @@ async def test_a_core_that_comes_later_is_seen_from_then_on(tmp_path: Path) -> N
     cores.core_engines.append(SimpleNamespace(scheduler=SimpleNamespace(flyball=second.hooks)))
     assert engine.loads() is None
     assert [report.state.engine for report in engine.reports().cores] == [0, 1]
-    assert engine.ungated is None
+    assert engine.reports().ungated is None
     assert len(engine.loads() or ()) == 2
 
 
@@ -210,5 +232,5 @@ async def test_the_file_of_a_core_that_was_started_anew_is_opened_anew(tmp_path:
 
 async def test_a_broken_state_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "core-0.state").write_bytes(b"broken")
-    assert not an_engine(tmp_path, Cores()).governed
+    assert not an_engine(tmp_path, Cores()).reports().governed
     assert "cannot open" in caplog.text

@@ -16,9 +16,9 @@ from prometheus_client.registry import Collector
 
 from flyball_engine.batching.batch_metrics import BATCH_SIZES
 from flyball_engine.batching.gate import REFUSALS
-from flyball_engine.contract import STEP_FIELDS, MetricName
+from flyball_engine.contract import STEP_FIELDS, AnyKnob, MetricName
 from flyball_engine.control.api_servers import Admissions
-from flyball_engine.control.service import ControlService, TunableEngine
+from flyball_engine.control.service import ControlService
 from flyball_engine.control.state_file import CoreReport
 
 _EXPIRED: Final = "expired"
@@ -71,9 +71,10 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of `MetricName` that this engine can tell."""
-        cores = self._service.engine.reports().cores
+        reports = self._service.engine.reports()
+        cores = reports.cores
         yield _retunes(self._service.outcomes, cores)
-        yield _unsupported(self._service.engine)
+        yield _unsupported(reports.unsupported)
         yield from _core_metrics(cores)
         yield from _step_metrics(cores)
         yield from _batch_metrics(cores)
@@ -90,8 +91,8 @@ def _retunes(outcomes: Counter[str], cores: Iterable[CoreReport]) -> Metric:
     return _counter(MetricName.RETUNES, "Setpoints by what became of them", ["outcome"], values.items())
 
 
-def _unsupported(engine: TunableEngine) -> Metric:
-    values = {(knob.value, reason): 1.0 for knob, reason in engine.unsupported.items()}
+def _unsupported(unsupported: Mapping[AnyKnob, str]) -> Metric:
+    values = {(knob.value, reason): 1.0 for knob, reason in unsupported.items()}
     return _gauge(MetricName.UNSUPPORTED, "Knobs that this engine cannot move", ["knob", "reason"], values.items())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from pydantic import ValidationError
@@ -35,10 +35,17 @@ class UnansweredError(EngineCallError):
 
 @dataclass(frozen=True, kw_only=True)
 class Reports:
-    """What the cores say of themselves; `unknown` are those that could not be observed."""
+    """What the cores say of themselves at one moment, and what follows of what can be done with them.
+
+    `unknown`: those that could not be observed. `governed`: whether setpoints take effect at all. `unsupported`: the
+    knobs that cannot be moved, and why. `ungated`: why requests cannot be refused by a deadline; None if they can.
+    """
 
     cores: tuple[CoreReport, ...]
     unknown: tuple[int, ...] = ()
+    governed: bool = True
+    unsupported: Mapping[AnyKnob, str] = field(default_factory=dict)
+    ungated: str | None = None
 
 
 class TunableEngine(Protocol):
@@ -49,18 +56,6 @@ class TunableEngine(Protocol):
         """Name and version of the engine software, for people."""
 
     @property
-    def governed(self) -> bool:
-        """Whether setpoints take effect at all."""
-
-    @property
-    def unsupported(self) -> Mapping[AnyKnob, str]:
-        """The knobs that cannot be moved, and why."""
-
-    @property
-    def ungated(self) -> str | None:
-        """Why requests cannot be refused by a deadline; None if they can."""
-
-    @property
     def queue(self) -> QueueLimits | None:
         """The limits of the queue in force, besides the cores'; None if the engine has none."""
 
@@ -68,7 +63,7 @@ class TunableEngine(Protocol):
         """Whether the engine still serves."""
 
     def reports(self) -> Reports:
-        """The cores' last published states; never waits for a core."""
+        """The cores' last published states, in one look; never waits for a core."""
 
     async def apply(self, setpoint: Setpoint) -> None:
         """Have every core apply the setpoint, between two steps; returns when all did. Raises UnansweredError."""
@@ -126,12 +121,13 @@ class ControlService:
     async def put(self, offered: Setpoint) -> ReadBack:
         """Accept and apply a setpoint, or raise SetpointRefused; answers when every core applies it."""
         async with self._one_at_a_time:
+            reports = self.engine.reports()
             verdict = judge(
                 held=self._accepted,
                 offered=offered,
                 service=self._service,
-                unsupported=self.engine.unsupported,
-                ungated=self.engine.ungated,
+                unsupported=reports.unsupported,
+                ungated=reports.ungated,
             )
             # Held before the cores are asked: a call that times out may still land, and must not be overtaken.
             self._accepted = offered
@@ -148,12 +144,12 @@ class ControlService:
             service=self._service,
             plugin_version=__version__,
             engine_version=self.engine.version,
-            governed=self.engine.governed,
+            governed=reports.governed,
             accepted=self._accepted,
             cores=tuple(report.state for report in reports.cores),
             unknown=reports.unknown,
-            unsupported=dict(self.engine.unsupported),
-            ungated=self.engine.ungated,
+            unsupported=dict(reports.unsupported),
+            ungated=reports.ungated,
             queue=self.engine.queue,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ _log = EventLog(__name__)
 #: How often is looked whether the engine died under a call, and whether the cores show what they were told.
 _DEATH_CHECK_SECONDS = 0.5
 _LOOK_SECONDS = 0.002
+_ALL_KNOBS = (*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob)
 _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 
 
@@ -82,25 +83,6 @@ class VllmEngine:
         return self._version
 
     @property
-    def governed(self) -> bool:
-        """Whether every core runs the governed scheduler, and still lets itself be governed."""
-        reports = self.reports().cores
-        return isinstance(self._way, Way) and bool(self._readers) and all(report.governed for report in reports)
-
-    @property
-    def unsupported(self) -> Mapping[AnyKnob, str]:
-        """The knobs that some core cannot move."""
-        if not self.governed:
-            return dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob), self._failure)
-        cores = {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
-        return cores | self._queue_limiter.unsupported | self._ungated_partly
-
-    @property
-    def ungated(self) -> str | None:
-        """Why requests cannot be refused by a deadline."""
-        return (self._ungated() or self._unseen()) if self.governed else self._failure
-
-    @property
     def queue(self) -> QueueLimits | None:
         """The limits of the queue in force, of all API servers."""
         return self._queue_limiter.limits()
@@ -123,12 +105,20 @@ class VllmEngine:
         return not self._client.errored
 
     def reports(self) -> Reports:
-        """What the cores published last. Those that came, or were started anew, since the last look are seen, too."""
+        """What the cores published last. Those that came, or were started anew, since the last look are seen, too.
+
+        Governed is what runs the governed scheduler in every core, and still lets itself be governed.
+        """
         self._open_new()
         seen = {engine: reader.read() for engine, reader in self._readers.items()}
+        cores = tuple(report for report in seen.values() if report is not None)
+        governed = isinstance(self._way, Way) and bool(seen) and all(report.governed for report in cores)
         return Reports(
-            cores=tuple(report for report in seen.values() if report is not None),
+            cores=cores,
             unknown=tuple(engine for engine, report in seen.items() if report is None),
+            governed=governed,
+            unsupported=self._lacks() if governed else dict.fromkeys(_ALL_KNOBS, self._failure),
+            ungated=(self._ungated() or self._unseen()) if governed else self._failure,
         )
 
     async def apply(self, setpoint: Setpoint) -> None:
@@ -137,7 +127,7 @@ class VllmEngine:
         Cores show in their files what they apply, and are believed: their answers to the call come behind the tokens
         of every stream. A setpoint that some core has already is a renewal, which shows in no file.
         """
-        if not self.governed:
+        if not self.reports().governed:
             return
         readers = self._readers.values()
         wanted = Generation(epoch=setpoint.epoch, generation=setpoint.generation)
@@ -147,7 +137,7 @@ class VllmEngine:
 
     async def touch(self) -> None:
         """Have every core look at its clock. Raises UnansweredError."""
-        if self.governed:
+        if self.reports().governed:
             await self._call_all("flyball_read")
 
     async def _call_all(self, method: str, *args: str, shown: Callable[[], bool] | None = None) -> None:
@@ -176,6 +166,11 @@ class VllmEngine:
             # Before 0.32 only calls to single engines are public.
             one_each = (core._call_utility_async(method, *args, engine=engine) for engine in core.core_engines)  # noqa: SLF001
             await asyncio.gather(*one_each)
+
+    def _lacks(self) -> dict[AnyKnob, str]:
+        """The knobs that some governed core cannot move."""
+        cores = {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
+        return cores | self._queue_limiter.unsupported | self._ungated_partly
 
     def _cores(self) -> Sequence[Any]:
         """The names of all cores that this API server sends requests to, as far as vLLM tells them."""

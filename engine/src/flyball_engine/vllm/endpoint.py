@@ -108,9 +108,8 @@ class FlyballControl:
     def _runs_under_setpoint(self) -> bool:
         """Whether every core does; true of an engine that takes none, too."""
         engine = self._engine
-        if engine is None or not engine.governed:
+        if engine is None or not (reports := engine.reports()).governed:
             return True
-        reports = engine.reports()
         return not reports.unknown and all(report.state.applied is not None for report in reports.cores)
 
     def _open(self, engine_client: Any, number: int) -> VllmEngine:

@@ -143,7 +143,7 @@ class PlantEngine:
             oldest_waiting_seconds=0.0,
             batches=batch_counts([0.0] * BATCH_SUMS_LENGTH),
         )
-        return Reports(cores=(report,))
+        return Reports(cores=(report,), governed=self.governed, unsupported=self.unsupported, ungated=self.ungated)
 
     def counts(self) -> _Counts:
         counts = self.plant.counts

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from flyball_engine.batching.gate import Arrival, Gate
 from flyball_engine.batching.outcomes import End, LedgerCounts, RequestLedger
 from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch, SetpointEnforcer, Sizes
 from flyball_engine.batching.step_statistics import Occupancy, StepStatistics
-from flyball_engine.contract import AnyKnob, Batching, SchedulingPolicy, Setpoint, StrategyType
+from flyball_engine.contract import Batching, SchedulingPolicy, Setpoint, StrategyType
 from flyball_engine.control.service import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_engine.knobs import Dynamic
@@ -123,21 +123,6 @@ class PaddedEngine:
         return self._runner.version
 
     @property
-    def governed(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def unsupported(self) -> Mapping[AnyKnob, str]:
-        """What a padded batch has no way to do."""
-        return UNSUPPORTED
-
-    @property
-    def ungated(self) -> str | None:
-        """Why there are no deadlines."""
-        return UNGATED
-
-    @property
     def queue(self) -> None:
         """The queue's bound is that of the start."""
 
@@ -153,7 +138,8 @@ class PaddedEngine:
     def reports(self) -> Reports:
         """What was published last."""
         report = self._reader.read()
-        return Reports(cores=(report,)) if report is not None else Reports(cores=(), unknown=(0,))
+        cores, unknown = ((report,), ()) if report is not None else ((), (0,))
+        return Reports(cores=cores, unknown=unknown, unsupported=UNSUPPORTED, ungated=UNGATED)
 
     def load(self) -> EngineLoad:
         """What it does now."""

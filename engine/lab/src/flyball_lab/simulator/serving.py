@@ -25,6 +25,11 @@ from flyball_lab.simulator.requests import Fate, Request
 from flyball_lab.simulator.virtual import build
 
 TICK_SECONDS: Final = 0.02
+#: Strategies and speculation: requests are admitted as vLLM does by itself, a token at a time.
+_UNSUPPORTED: Final[Mapping[AnyKnob, str]] = dict.fromkeys(
+    (knob for knob in (*BatchingKnob, *QueueKnob, *FIXED) if knob is not BatchingKnob.CONTINUOUS),
+    "the simulated engine has none yet",
+)
 #: An idle engine looks at its clock so often, for a setpoint that expires.
 _IDLE_SECONDS: Final = 1.0
 
@@ -45,7 +50,7 @@ class SimulatedEngine:
         self.preset = preset
         self._clock = clock
         self._origin = clock()
-        self._state = StateWriter(folder, engine=0, unsupported=self.unsupported)
+        self._state = StateWriter(folder, engine=0, unsupported=_UNSUPPORTED)
         self.core = build(
             preset, seed=seed, disturbances=disturbances, sums=self._state.sums, batch_sums=self._state.batches
         )
@@ -60,22 +65,6 @@ class SimulatedEngine:
     def version(self) -> str:
         """For people."""
         return f"flyball simulator {self.preset.name}"
-
-    @property
-    def governed(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def unsupported(self) -> Mapping[AnyKnob, str]:
-        """Strategies and speculation: requests are admitted as vLLM does by itself, a token at a time."""
-        lacks = [knob for knob in (*BatchingKnob, *QueueKnob, *FIXED) if knob is not BatchingKnob.CONTINUOUS]
-        return dict.fromkeys(lacks, "the simulated engine has none yet")
-
-    @property
-    def ungated(self) -> str | None:
-        """Nothing keeps the gate from refusing."""
-        return None
 
     @property
     def queue(self) -> None:
@@ -103,7 +92,8 @@ class SimulatedEngine:
     def reports(self) -> Reports:
         """What was published last."""
         report = self._reader.read()
-        return Reports(cores=(report,)) if report is not None else Reports(cores=(), unknown=(0,))
+        cores, unknown = ((report,), ()) if report is not None else ((), (0,))
+        return Reports(cores=cores, unknown=unknown, unsupported=_UNSUPPORTED)
 
     async def apply(self, setpoint: Setpoint) -> None:
         """Put a setpoint in force; returns when the step in flight has ended."""
