@@ -15,7 +15,7 @@ import pytest
 
 from flyball_engine.contract import MetricName
 from flyball_lab.dashboards import files
-from flyball_lab.dashboards.filled import annotation_queries, chosen, panel_queries, variables
+from flyball_lab.dashboards.filled import chosen, fill, panel_queries, variables
 from flyball_lab.harness.prometheus_api import PrometheusApi, QueryRefusedError, Series
 from flyball_lab.tools import metrics
 from flyball_lab.tools.observed_service import Traffic, observed_service
@@ -43,6 +43,11 @@ EVENTS = (
 
 def figures(found: list[Series]) -> list[float]:
     return [value for _, values in found for value in values.values() if math.isfinite(value)]
+
+
+def annotation_queries(board: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, str]:
+    """The queries of all annotations, by name."""
+    return {one["name"]: fill(one["expr"], values) for one in board["annotations"].get("list", ())}
 
 
 def empty(board: Mapping[str, Any], api: PrometheusApi) -> list[str]:

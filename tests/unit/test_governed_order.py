@@ -465,7 +465,10 @@ def test_nothing_is_kept_of_those_that_left(core: GovernedCore) -> None:
     step(core)
     step(core)
     order = core.hooks._order
-    assert (len(order._order), len(order._candidates), order._starting) == (0, 0, {})
+    kept = order._candidates
+    assert (len(order._order), order._starting) == (0, {})
+    assert not kept.resuming
+    assert not kept._passed_over
 
 
 def test_decodes_are_first_without_a_setpoint_too(tmp_path: Path) -> None:

@@ -89,14 +89,6 @@ class BatchCounts:
     cohort_outputs_padded: float
     steps: tuple[float, ...]
 
-    def __add__(self, other: BatchCounts) -> BatchCounts:
-        """Of two cores together."""
-        return batch_counts([one + another for one, another in zip(_flat(self), _flat(other), strict=True)])
-
-    def __sub__(self, other: BatchCounts) -> BatchCounts:
-        """What was counted since `other`."""
-        return batch_counts([one - another for one, another in zip(_flat(self), _flat(other), strict=True)])
-
     @property
     def slot_utilisation(self) -> float | None:
         """Share of the slots under the live limit that were used while steps ran; None before the first step."""
@@ -213,10 +205,6 @@ def batch_counts(sums: Sequence[float]) -> BatchCounts:
 
 def _bucket(requests: int) -> int:
     return min((max(1, requests) - 1).bit_length(), len(BATCH_SIZES))
-
-
-def _flat(counts: BatchCounts) -> list[float]:
-    return [*(getattr(counts, field.name) for field in fields(counts)[:_STEPS]), *counts.steps]
 
 
 def _share(used: float, free: float) -> float | None:

@@ -61,9 +61,6 @@ class OnTimeOrder(Generic[R]):
     def __len__(self) -> int:
         return len(self._pending)
 
-    def __contains__(self, request: R) -> bool:
-        return request in self._pending
-
     def __iter__(self) -> Iterator[R]:
         return iter(self._pending)
 

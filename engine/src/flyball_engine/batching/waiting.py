@@ -16,9 +16,6 @@ class Arrivals:
         # The first entry of a plain dict whose first entries were deleted is not found in constant time.
         self._at: OrderedDict[Hashable, float] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._at)
-
     def add(self, request: Hashable, now: float) -> None:
         """A request entered the queue."""
         self._at[request] = now

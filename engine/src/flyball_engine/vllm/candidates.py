@@ -49,10 +49,6 @@ class Candidates:
         self._passed_over: dict[Any, int] = {}
         self._step = 0
 
-    def __len__(self) -> int:
-        """Requests of which something is kept."""
-        return len(self.resuming) + len(self._passed_over)
-
     def clear(self) -> None:
         """Nobody is ordered any more."""
         self.resuming.clear()

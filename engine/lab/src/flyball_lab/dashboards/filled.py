@@ -78,8 +78,3 @@ def panel_queries(document: Mapping[str, Any], values: Mapping[str, str]) -> Ite
                 unit,
                 bool(target.get("instant")),
             )
-
-
-def annotation_queries(document: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, str]:
-    """The queries of all annotations, by name."""
-    return {one["name"]: fill(one["expr"], values) for one in document["annotations"].get("list", ())}

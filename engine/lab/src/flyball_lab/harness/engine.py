@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -104,8 +103,3 @@ class ControlClient:
 
     def close(self) -> None:
         self._http.close()
-
-
-def json_body(**fields: Any) -> bytes:
-    """A body that need not be a setpoint."""
-    return json.dumps(fields).encode()
