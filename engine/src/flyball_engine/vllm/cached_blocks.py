@@ -88,7 +88,7 @@ class CachedBlocks:
     def follow(self) -> None:
         """Take hold of the dictionary, if vLLM has made a new one, and tell what hashes begin with once that is known.
 
-        To be called when a request comes in: a cache that was emptied has nothing in it before.
+        To be called before each step is planned: a cache that was emptied has nothing in it before.
         """
         if not self.knows:
             return

@@ -1,4 +1,4 @@
-"""`python -m demo`."""
+"""`python -m flyball_lab.demo`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A control port's client, and a real vLLM on the CPU to point it at."""
+"""A control port's client, and what signs its setpoints."""
 
 from __future__ import annotations
 

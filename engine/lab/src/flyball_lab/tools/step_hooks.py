@@ -1,6 +1,6 @@
 """What our hooks take of a step on vLLM's scheduler classes, without a model: `hack/bench engine --part vllm-hooks`.
 
-Run by the Python of the vLLM environment. The scheduler stands between the two timed classes of `flyball_bench`; in its
+Run by the Python of the vLLM environment. The scheduler stands between two timed classes, see `timed_steps`; in its
 place an empty class shows what timing itself takes. A model that runs on the core of the scheduler empties its caches,
 one on a GPU does not: both are played, the former by walking through more memory than a cache holds.
 """

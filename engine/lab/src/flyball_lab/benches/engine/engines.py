@@ -1,7 +1,7 @@
 """The engines of the parts that measure a real vLLM: one governed, one stock, both of the same Python and arguments.
 
 Both are started by the launcher; the stock one finds no plugin, and so runs as plain vLLM. In the governed one each
-step is timed (`flyball_bench`). One process of vLLM's load generator is the clients of both. Where clients must not
+step is timed (`timed_steps`). One process of vLLM's load generator is the clients of both. Where clients must not
 disturb engines, they have a processor of their own.
 """
 
