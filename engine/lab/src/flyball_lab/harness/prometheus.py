@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -17,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from flyball_lab.harness.ports import free_port
 from flyball_lab.repository import ROOT
 from flyball_operator.prometheus.queries import NAMESPACE, UID
 
@@ -131,7 +131,7 @@ def prometheus(
     config.write_text(yaml.safe_dump(_configuration(targets, jobs, scrape)))
     web_config = folder / "web.yml"
     web_config.write_text(yaml.safe_dump(dict(web or {})))
-    port = _free_port()
+    port = free_port()
     log = (folder / "prometheus.log").open("wb")
     process = subprocess.Popen(
         [
@@ -172,9 +172,3 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"Prometheus did not start: {log.read_text()[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
