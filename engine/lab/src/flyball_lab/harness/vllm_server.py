@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,6 +152,7 @@ def started(
     try:
         yield server
     finally:
-        if process.poll() is None:
+        # Its engine core may be there when it is gone.
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=60)
