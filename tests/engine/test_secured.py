@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from flyball_engine.batching.gate import AdmissionReason
 from flyball_engine.contract import HEALTH_PATH, METRICS_PATH, READY_HEADER, Metric, MetricName, ObjectiveSpec
 from flyball_engine.vllm.routes import GENERATING_PATHS
 from flyball_lab.harness.engine import ControlClient, setpoint
+from flyball_lab.harness.launcher import environment
 from flyball_lab.harness.manifests import good
 from flyball_lab.harness.vllm_server import MODEL_NAME, VllmServer, started
 from flyball_lab.harness.waiting import eventually
@@ -121,6 +123,19 @@ def summed(page: str, metric: str) -> float:
     lines = [line for line in page.splitlines() if line.startswith(metric)]
     assert lines, f"no {metric}"
     return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_without_avx512_vllm_is_told_of_none(
+    server_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    ask = "import torch; found = torch.cpu.get_capabilities(); print([name for name, there in found.items() if there])"
+    told = subprocess.run(
+        [server_python, "-c", ask], env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert "avx2" in told.stdout
+    assert "avx512" not in told.stdout
+    assert "amx" not in told.stdout
 
 
 def test_without_avx512_the_small_model_has_kernels_of_its_numbers(secured: Secured) -> None:

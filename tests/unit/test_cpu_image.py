@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
-from flyball_lab.harness import cpu_image
+from flyball_lab.harness import cpu_image, launcher
 from flyball_lab.repository import ROOT
 
 (DTYPE,) = (each for each in cpu_image.arguments() if each.startswith("--dtype="))
@@ -21,6 +22,12 @@ def test_an_engine_on_a_cpu_computes_in_the_numbers_of_the_image(manifest: str) 
 
 def test_every_processor_has_these_numbers() -> None:
     assert DTYPE == "--dtype=float32"
+
+
+def test_what_hides_avx512_is_where_engines_are_told_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    *_, hides = launcher.environment(tmp_path)["PYTHONPATH"].split(os.pathsep)
+    assert Path(hides, "sitecustomize.py").is_file()
 
 
 def test_commands_without_compilers_are_those_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ class _Finder:
             load(module)
             told = module.get_capabilities
             module.get_capabilities = lambda: {  # type: ignore[attr-defined]
-                name: there and not name.startswith(("avx512", "amx")) for name, there in told().items()
+                name: False if name.startswith(("avx512", "amx")) else said for name, said in told().items()
             }
 
         spec.loader.exec_module = masked  # type: ignore[method-assign]
