@@ -242,7 +242,7 @@ GATE = {"requests": 9.0, "refused": 1.0, "admitted in time": 1.0, "goodput over 
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (lambda: cost.tables(costs()), "|added to a step, p50|200 µs, 1 %|1 %|"),
+        (lambda: cost.tables(costs()), "|added to a step, p50|100 µs, 0.5 %|1 %|"),
         (lambda: cost.tables(costs()), "|tokens per processor second over stock vLLM's|1.010, 0.986-1.035 (3 pairs)||"),
         (
             lambda: retune.tables(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Self
 
 from pydantic import BaseModel
+
+from flyball_lab.quantiles import quantile
 
 
 class RequestRecord(BaseModel):
@@ -55,10 +56,5 @@ class Percentiles(BaseModel):
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
         """By nearest rank."""
-        ranked = sorted(values)
-        if not ranked:
-            return cls()
-        return cls(
-            p50=ranked[math.ceil(0.50 * len(ranked)) - 1],
-            p99=ranked[math.ceil(0.99 * len(ranked)) - 1],
-        )
+        found = list(values)
+        return cls(p50=quantile(found, 0.50), p99=quantile(found, 0.99)) if found else cls()

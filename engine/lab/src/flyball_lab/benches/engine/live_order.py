@@ -23,6 +23,7 @@ from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.law.plays import model_spec
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.pages.figures import Cell, Column, table
+from flyball_lab.quantiles import quantile
 
 #: The objectives, in seconds: first token, and mean time per output token.
 TTFT, TPOT = 3.0, 0.4
@@ -70,7 +71,7 @@ class Fared:
             requests=len(answers),
             kept=sum(_kept(ask, answer) for ask, answer in zip(asks, answers, strict=True)),
             refused=sum(answer.refused for answer in answers),
-            firsts=sorted(answer.first if answer.first is not None else math.inf for answer in answers),
+            firsts=[answer.first if answer.first is not None else math.inf for answer in answers],
         )
 
     @property
@@ -83,9 +84,9 @@ class Fared:
         """Of those that were not refused, those that kept both."""
         return self.kept / max(1, self.requests - self.refused)
 
-    def first(self, quantile: float) -> float:
+    def first(self, share: float) -> float:
         """Seconds to the first token; infinite for those that had none when the clients left."""
-        return self.firsts[min(len(self.firsts) - 1, int(quantile * len(self.firsts)))]
+        return quantile(self.firsts, share)
 
 
 def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
