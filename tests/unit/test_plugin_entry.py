@@ -53,10 +53,10 @@ def test_the_control_port_is_named_beside_the_users_plugins(named: str, loaded: 
 
 
 def test_where_none_are_named_all_that_are_installed_go_on_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "_installed", lambda: ["flyball", "theirs"])
+    monkeypatch.setattr(entry, "installed_plugins", lambda: ["flyball", "theirs"])
     environment: dict[str, str] = {}
     entry.prepare(environment)
-    assert environment["VLLM_PLUGINS"] == "flyball,theirs,flyball_control"
+    assert environment["VLLM_PLUGINS"] == "theirs,flyball,flyball_control"
 
 
 def test_the_rust_front_end_which_has_no_plugins_is_dropped() -> None:

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -27,7 +26,7 @@ from flyball_engine.launch.environment import Changes, Place, changes
 from flyball_engine.launching import EXIT_REFUSED
 from flyball_engine.termination import TERMINATION_LOG, write_termination_message
 from flyball_engine.vllm.arguments import Question, answer
-from flyball_engine.vllm.entry import LOADED_GROUPS, OUR_PLUGINS
+from flyball_engine.vllm.entry import installed_plugins
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
 #: The server of one process, and of several.
@@ -111,13 +110,12 @@ def _place(variables: Mapping[str, str]) -> Place:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         user = None
-    installed = [point.name for group in LOADED_GROUPS for point in entry_points(group=f"vllm.{group}")]
     return Place(
         variables=variables,
         scratch=tempfile.gettempdir(),
         user=user,
         writable=_writable,
-        plugins=[name for name in installed if name not in OUR_PLUGINS],
+        plugins=installed_plugins(),
     )
 
 

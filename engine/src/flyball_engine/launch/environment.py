@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flyball_engine.vllm.entry import OUR_PLUGINS, RUST_FRONTEND
+from flyball_engine.vllm.entry import plugin_variables
 
 
 @dataclass(frozen=True)
 class Place:
     """Where we start: the environment, the scratch folder, whether this user has a name, and what can be written.
 
-    `plugins`: names of the vLLM plugins installed beside ours, which vLLM loads when `VLLM_PLUGINS` is not set.
+    `plugins`: names of the vLLM plugins installed, which vLLM loads when `VLLM_PLUGINS` is not set.
     """
 
     variables: Mapping[str, str]
@@ -43,8 +43,10 @@ def changes(place: Place, *, governed: bool) -> Changes:
     """What to change in the environment, with the plugin or without."""
     made = Changes()
     _home(place, made)
-    _rust(place, made)
-    _plugins(place, made, governed=governed)
+    wanted = plugin_variables(place.variables, place.plugins, governed=governed)
+    made.set["VLLM_PLUGINS"] = wanted.plugins
+    made.drop.extend(wanted.drop)
+    made.notices.extend([] if wanted.notice is None else [wanted.notice])
     return made
 
 
@@ -62,22 +64,3 @@ def _home(place: Place, made: Changes) -> None:
     for name, path in (("XDG_CACHE_HOME", ".cache"), ("XDG_CONFIG_HOME", ".config"), ("HF_HOME", ".cache/huggingface")):
         if "HOME" in made.set and not place.variables.get(name):
             made.set[name] = f"{below}/{path}"
-
-
-def _rust(place: Place, made: Changes) -> None:
-    """Dropped with a word: `vllm serve`, which starts several API servers, would start it in their place."""
-    if place.variables.get(RUST_FRONTEND[0], "0") not in ("", "0"):
-        made.drop.extend(name for name in RUST_FRONTEND if name in place.variables)
-        made.notices.append(f"{RUST_FRONTEND[0]} is dropped: the plugin lives in the Python API server")
-
-
-def _plugins(place: Place, made: Changes, *, governed: bool) -> None:
-    """The user's plugins and, if governed, ours.
-
-    vLLM loads endpoint plugins only when they are named, and naming any stops it from loading those not named: so all
-    that it would have loaded anyway are named too.
-    """
-    named = place.variables.get("VLLM_PLUGINS")
-    theirs = list(place.plugins) if named is None else [name for name in named.split(",") if name]
-    theirs = [name for name in dict.fromkeys(theirs) if name not in OUR_PLUGINS]
-    made.set["VLLM_PLUGINS"] = ",".join([*theirs, *(OUR_PLUGINS if governed else ())])

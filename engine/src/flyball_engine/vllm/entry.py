@@ -8,7 +8,8 @@ these variables later, and child processes inherit them.
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -42,24 +43,47 @@ def asked_for(environment: MutableMapping[str, str]) -> bool:
     return any(environment.get(name) for name in _ASKS)
 
 
-def prepare(environment: MutableMapping[str, str]) -> None:
-    """Set what the launcher sets; after the launcher, nothing is left to do.
+@dataclass(frozen=True)
+class PluginVariables:
+    """What vLLM's variables must be for the plugins to be loaded: the value of VLLM_PLUGINS, and variables to drop.
+
+    `notice`: what to tell whoever reads the log.
+    """
+
+    plugins: str
+    drop: tuple[str, ...] = ()
+    notice: str | None = None
+
+
+def plugin_variables(
+    environment: Mapping[str, str], installed: Sequence[str], *, governed: bool = True
+) -> PluginVariables:
+    """The user's plugins and, if governed, ours. `installed`: those that vLLM loads where none are named. Pure.
 
     vLLM loads the control port only where `VLLM_PLUGINS` names it, and then no plugin that is not named: so all that
-    it would have loaded are named, too.
+    it would have loaded are named, too. The Rust front end is dropped, governed or not: `vllm serve`, which starts
+    several API servers, would start it in their place.
     """
     named = environment.get("VLLM_PLUGINS")
-    theirs = _installed() if named is None else [name for name in named.split(",") if name]
-    environment["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*theirs, *OUR_PLUGINS]))
-    if environment.get(RUST_FRONTEND[0], "0") not in ("", "0"):
-        for name in RUST_FRONTEND:
-            environment.pop(name, None)
-        _log.warning(
-            EngineLogEvent.RUST_FRONTEND_DISABLED,
-            "%s is dropped: the plugin lives in the Python API server",
-            RUST_FRONTEND[0],
-        )
+    found = installed if named is None else [name for name in named.split(",") if name]
+    theirs = [name for name in dict.fromkeys(found) if name not in OUR_PLUGINS]
+    plugins = ",".join([*theirs, *(OUR_PLUGINS if governed else ())])
+    if environment.get(RUST_FRONTEND[0], "0") in ("", "0"):
+        return PluginVariables(plugins)
+    drop = tuple(name for name in RUST_FRONTEND if name in environment)
+    return PluginVariables(plugins, drop, f"{RUST_FRONTEND[0]} is dropped: the plugin lives in the Python API server")
 
 
-def _installed() -> list[str]:
+def prepare(environment: MutableMapping[str, str]) -> None:
+    """Set what the launcher sets; after the launcher, nothing is left to do."""
+    wanted = plugin_variables(environment, installed_plugins())
+    environment["VLLM_PLUGINS"] = wanted.plugins
+    for name in wanted.drop:
+        del environment[name]
+    if wanted.notice is not None:
+        _log.warning(EngineLogEvent.RUST_FRONTEND_DISABLED, "%s", wanted.notice)
+
+
+def installed_plugins() -> list[str]:
+    """Names of the plugins that vLLM loads where none are named."""
     return [found.name for group in LOADED_GROUPS for found in entry_points(group=f"vllm.{group}")]
