@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_engine.signing import Signer
 from flyball_lab.harness.engines import ServedEngine
+from flyball_lab.harness.ports import free_port
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import (
     Condition,
@@ -66,12 +66,7 @@ class TunerEnvironment:
     refuse_writes: bool = False
     events: list[tuple[str, str]] = field(default_factory=list)
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
-    port: int = 0
-
-    def __post_init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+    port: int = field(default_factory=free_port)
 
     def all(self) -> Sequence[InferenceService]:
         return list(self.services.values())
