@@ -215,3 +215,19 @@ def test_an_environment_whose_install_failed_is_none_and_the_next_run_tries_agai
         assert (ended.returncode, ended.stdout) == (1, "")
         assert all(left.suffix == ".partial" for left in machine.folder.glob("cache/venv/*"))
         assert machine.calls.count("uv venv") == tried
+
+
+@pytest.mark.parametrize(
+    ("said", "tries"), [("Close_Fd sealing memfd copy: Device or resource busy", 3), ("no space left on device", 1)]
+)
+def test_a_build_that_the_kernel_did_not_let_start_is_tried_again_and_no_other(
+    machine: Machine, said: str, tries: int
+) -> None:
+    machine.tool("buildah", f'case "$*" in *" bud "*) echo "{said}" >&2; exit 125 ;; esac')
+    ask = f'source "{HACK}/lib/env.sh"; source "{HACK}/lib/images/build.sh"; image_build plugin plugin:1 Dockerfile .'
+    ended = subprocess.run(
+        ["bash", "-c", ask], env=machine.environment | {"FLYBALL_BASE": "base"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr
+    assert machine.calls.count(" bud ") == tries

@@ -51,8 +51,14 @@ image_build() {
     arguments+=(-v /etc/ssl/certs:/etc/ssl/certs:ro --build-arg PIP_CERT=/etc/ssl/certs/ca-certificates.crt)
   fi
   buildah_do rm --all >/dev/null # left by a build that failed; callers hold the lock
-  with_progress "images: $1" "$logfile" "${buildah_command[@]}" bud --layers --network host --disable-compression \
-    --build-arg "BASE=${FLYBALL_BASE:-$(base_ref)}" "${arguments[@]}" -t "$2" -f "$4/$3" "$4"
+  local base=${FLYBALL_BASE:-$(base_ref)} tries=0
+  # For each RUN buildah starts itself anew from a copy in memory, which it seals. The kernel refuses that now and then, while it moves
+  # the copy's pages. What was built until then is a layer, and is not built again.
+  until with_progress "images: $1" "$logfile" "${buildah_command[@]}" bud --layers --network host --disable-compression \
+    --build-arg "BASE=$base" "${arguments[@]}" -t "$2" -f "$4/$3" "$4"; do
+    ((++tries < 3)) && tail -n 5 "$logfile" | grep -q 'sealing memfd copy' || return 1
+    log "images: $1: that was the kernel, once more"
+  done
 }
 
 # image_forget_older NAME REF: earlier builds of NAME, and the layers only they had. Containerd keeps what was imported.
