@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flyball_engine.contract import StepKind
@@ -146,7 +147,7 @@ def step_window(found: Mapping[StepKey, float], end: float, window: int) -> Step
         if sums.keys() >= _OF_ANY_STEP and (key := _cell(*labels_of_cell)) is not None
     ]
     # In an order of their own: sums over cells shall not differ in their last digit by the order of Prometheus' series.
-    whole.sort(key=lambda cell: (cell[0].bucket, cell[0].kind))
+    whole.sort(key=itemgetter(0))
     return StepWindow(start=end - window, end=end, cells=dict(whole))
 
 

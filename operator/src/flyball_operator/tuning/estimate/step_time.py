@@ -17,7 +17,6 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from operator import attrgetter
 from statistics import median
 from typing import Final, TypeAlias
 
@@ -59,16 +58,11 @@ class CellMeans:
     kv_tokens: float
     mixed: bool
 
-    @property
-    def packed(self) -> Rows:
-        """The fields side by side: `at`, and then those that a fit is made of."""
-        return array("d", _figures(self))
 
-
+#: Means of cells, those of each side by side, in the order of `_NAMES`: what a fit is made of.
 #: Subscripted for type checkers alone: before Python 3.12 an array is none at run time.
 Rows: TypeAlias = "array[float]"
 _NAMES: Final = ("at", "seconds", "weight", "steps", "tokens", "decodes", "attention", "kv_tokens", "mixed")
-_figures: Final = attrgetter(*_NAMES)
 _STEPS: Final = 3
 _WIDTH: Final = 9
 _NO_ROWS: Final = array("d")
@@ -158,12 +152,11 @@ def _use(step_time: StepTimeEstimator) -> int:
     return 1 if step_time.model is None else 2
 
 
-def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, CellMeans], at: float) -> StepTimeEstimator:
-    packed = {key: row.packed for key, row in fresh.items()}
-    watched = _watch(step_time, packed, at)
+def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, Rows], at: float) -> StepTimeEstimator:
+    watched = _watch(step_time, fresh, at)
     kept = _WIDTH * TUNABLES.rows_per_cell
-    rows = {key: (watched.rows.get(key, _NO_ROWS) + row)[-kept:] for key, row in packed.items()}
-    seen = watched.steps + sum(row.steps for row in fresh.values())
+    rows = {key: (watched.rows.get(key, _NO_ROWS) + row)[-kept:] for key, row in fresh.items()}
+    seen = watched.steps + sum(row[_STEPS] for row in fresh.values())
     learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen))
     if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
         return _fitted(_without_contradiction(learnt))
@@ -216,7 +209,7 @@ def first_guess(table: _Table) -> StepModel:
     return StepModel(t0=fixed, h=0.0, c1=rate, c2=rate, beta=0.0, g=0.0, kappa=1)
 
 
-def _row(key: CellKey, sums: Sums, at: float) -> CellMeans | None:
+def _row(key: CellKey, sums: Sums, at: float) -> Rows | None:
     """Means of a cell; None without a whole step (`increase()` extrapolates to fractions), or with none that can be."""
     # Only steps with tokens are counted; less is rounding.
     if sums.steps < 1 or not 0.99 <= sums.tokens / sums.steps <= 2 * key.bucket:
@@ -225,17 +218,9 @@ def _row(key: CellKey, sums: Sums, at: float) -> CellMeans | None:
     if not SHORTEST_STEP <= mean <= LONGEST_STEP or sums.decodes > 1.01 * sums.tokens:
         return None
     scatter = max(0.0, sums.seconds_squared / sums.steps / mean**2 - 1.0)
-    return CellMeans(
-        at=at,
-        steps=sums.steps,
-        weight=sums.steps / (sums.steps + 10.0) / (1.0 + scatter),
-        seconds=mean,
-        tokens=sums.tokens / sums.steps,
-        decodes=sums.decodes / sums.steps,
-        attention=sums.prefill_attention / sums.steps,
-        kv_tokens=sums.kv_tokens / sums.steps,
-        mixed=key.kind is StepKind.MIXED,
-    )
+    weight = sums.steps / (sums.steps + 10.0) / (1.0 + scatter)
+    each = (figure / sums.steps for figure in (sums.tokens, sums.decodes, sums.prefill_attention, sums.kv_tokens))
+    return array("d", (at, mean, weight, sums.steps, *each, key.kind is StepKind.MIXED))
 
 
 def _columns(rows: Mapping[CellKey, Rows]) -> Matrix:
