@@ -24,6 +24,7 @@ from flyball_operator.app import arguments as operator
 from flyball_operator.app.settings import Settings
 from flyball_operator.cli.entry import main as flyball
 from flyball_operator.cli.output import written
+from flyball_operator.cli.prometheus_options import PROMETHEUS_VARIABLE
 from support.wrong_inputs.command_lines import BENCH, FLYBALL, OPERATOR, PADDED, SIMULATOR
 
 
@@ -42,7 +43,11 @@ def test_the_padded_engine_names_what_it_accepts(
 
 
 @pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0] or "nothing") for case in FLYBALL])
-def test_flyball_names_what_it_accepts(arguments: str, says: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_flyball_names_what_it_accepts(
+    arguments: str, says: Sequence[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # That of the local cluster, where the shell was told of it.
+    monkeypatch.delenv(PROMETHEUS_VARIABLE, raising=False)
     expect_refused(lambda: flyball(arguments.split()), says, capsys)
 
 
