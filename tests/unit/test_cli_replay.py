@@ -290,6 +290,8 @@ def test_times_are_before_now_or_as_written() -> None:
     assert written == TimeRange(round(1000 * (BEGAN - 59.5)), round(1000 * BEGAN), 500)
     assert len(written) == 120
     assert rfc3339(BEGAN - 59.5) == "2026-09-21T14:12:20.500Z"
+    just = time_range(None, "2026-09-21T14:13:20.500Z", None, now)
+    assert just.end == round(1000 * (BEGAN + 0.5)), "it is past, though not for a second"
 
 
 def test_windows_are_added_up_where_they_do_not_overlap() -> None:

@@ -45,9 +45,8 @@ class TimeRange:
 
 def time_range(start: str | None, end: str | None, step: str | None, now: float) -> TimeRange:
     """The times that the options name; `now` in Unix seconds, of which whole ones count. Raises `TimeRangeError`."""
-    now = float(int(now))
     until = range_end(end, now)
-    since = until - USUAL_SECONDS if start is None else _time("--from", start, now)
+    since = until - USUAL_SECONDS if start is None else _time("--from", start, float(int(now)))
     seconds = USUAL_STEP if step is None else _step(step)
     if since >= until:
         raise TimeRangeError(f"--from: {rfc3339(since)} is not before --to, {rfc3339(until)}")
@@ -61,9 +60,9 @@ def time_range(start: str | None, end: str | None, step: str | None, now: float)
 
 
 def range_end(text: str | None, now: float) -> float:
-    """What `--to` names, in Unix seconds, of `now` whole ones. Raises `TimeRangeError`."""
-    now = float(int(now))
-    until = now if text is None else _time("--to", text, now)
+    """What `--to` names, in Unix seconds, of `now` whole ones where it is counted from. Raises `TimeRangeError`."""
+    whole = float(int(now))
+    until = whole if text is None else _time("--to", text, whole)
     if until > now:
         raise TimeRangeError(f"--to: {rfc3339(until)} is not past yet")
     return until

@@ -56,9 +56,11 @@ def unpacked(version: str, digest: str, folder: Path) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         with tarfile.open(archive) as distribution:
             for member in distribution:
-                name = member.name.partition("/")[2]
-                if member.isfile() and _WANTED.fullmatch(name):
-                    distribution.extract(member.replace(name=name), partial, filter="data")
+                name, content = member.name.partition("/")[2], distribution.extractfile(member)
+                if content is not None and member.isfile() and _WANTED.fullmatch(name):
+                    # Not by `extract`: Debian's Python 3.11.2 has no filters for it.
+                    (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                    (partial / name).write_bytes(content.read())
         archive.unlink()
         partial.rename(target)
     return target
