@@ -67,7 +67,7 @@ async def a_load_that_is_counted(counted: Counted, attempt: int, note: Callable[
     return disagreements(counted, seen, objectives, note)
 
 
-LEAVING = [Wish(prompt_tokens=400, max_tokens=2000, leave_after=after) for after in (0.2, 0.5, 1.0)]
+LEAVING = [Wish(prompt_tokens=400, max_tokens=3600, leave_after=after) for after in (0.2, 0.4, 0.6)]
 
 
 async def test_clients_that_leave_in_time_count_against_nothing(counted: Counted) -> None:
