@@ -56,8 +56,10 @@ def unpacked(version: str, digest: str, folder: Path) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         with tarfile.open(archive) as distribution:
             for member in distribution:
-                name, content = member.name.partition("/")[2], distribution.extractfile(member)
-                if content is not None and member.isfile() and _WANTED.fullmatch(name):
+                name = member.name.partition("/")[2]
+                if not member.isfile() or not _WANTED.fullmatch(name):
+                    continue
+                if (content := distribution.extractfile(member)) is not None:
                     # Not by `extract`: Debian's Python 3.11.2 has no filters for it.
                     (partial / name).parent.mkdir(parents=True, exist_ok=True)
                     (partial / name).write_bytes(content.read())

@@ -32,15 +32,18 @@ _FAILURES: Final = (
     Reason.LOOP_STALLED,
     Reason.ADMISSION_STUCK,
 )
+_WARNINGS: Final = {
+    *_FAILURES,
+    *(name for kind, name in _PAUSES.values() if kind == "Warning"),
+    *(name for events in _TURNS.values() for kind, name in events.values() if kind == "Warning"),
+}
 #: Begin of the warnings that the load is not carried.
 _SHORT: Final = "Capacity"
 
 
 def of_condition(reason: str) -> bool:
     """Whether a warning of this reason tells what a condition tells, as long as it lasts."""
-    turns = (event for events in _TURNS.values() for event in events.values())
-    warnings = {name for kind, name in (*turns, *_PAUSES.values()) if kind == "Warning"}
-    return reason in warnings or reason in _FAILURES or reason.startswith(_SHORT)
+    return reason in _WARNINGS or reason.startswith(_SHORT)
 
 
 def event_of(kind: ConditionType, before: tuple[str, str] | None, verdict: ConditionState) -> Event | None:
