@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -128,6 +128,13 @@ def count_key(labels: Mapping[str, str]) -> CountKey:
 def limit_key(labels: Mapping[str, str]) -> LimitKey:
     """What a limit of `queries.ran` is known by."""
     return labels.get(FIELD, ""), labels.get("knob", "")
+
+
+#: How the answer to each query of `queries` is understood.
+load_figures: Final = partial(figures, key=name_of)
+step_figures: Final = partial(figures, key=step_key)
+count_figures: Final = partial(figures, key=count_key)
+limit_figures: Final = partial(figures, key=limit_key)
 
 
 def step_window(found: Mapping[StepKey, float], end: float, window: int) -> StepWindow | Unobserved:

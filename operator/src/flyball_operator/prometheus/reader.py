@@ -65,10 +65,6 @@ _EARLY: Final = 0.5
 
 #: A query, and what makes something of its answer; that raises `BadVectorError`.
 _Question: TypeAlias = tuple[str, Callable[[Any], Any]]
-_LOAD: Final = partial(answers.figures, key=answers.name_of)
-_STEPS: Final = partial(answers.figures, key=answers.step_key)
-_OUTCOMES: Final = partial(answers.figures, key=answers.count_key)
-_RAN: Final = partial(answers.figures, key=answers.limit_key)
 
 
 @dataclass(frozen=True)
@@ -107,11 +103,11 @@ class _Part:
 
     def questions(self, *, steps: bool) -> list[_Question]:
         """The queries of a tick, in the order that `signals` takes their answers in, and how each is understood."""
-        found: list[_Question] = [(queries.load(self.window, self.targets), _LOAD)]
+        found: list[_Question] = [(queries.load(self.window, self.targets), answers.load_figures)]
         if steps:
             found += [
-                (queries.outcomes(self.window, self.targets), _OUTCOMES),
-                (queries.steps(self.window, self.targets), _STEPS),
+                (queries.outcomes(self.window, self.targets), answers.count_figures),
+                (queries.steps(self.window, self.targets), answers.step_figures),
             ]
         return found
 
@@ -244,7 +240,7 @@ class PrometheusReader:
 
     def ran_at(self, at: float) -> Mapping[Identity, Ran]:
         """What engines ran under at a Unix time, by their own gauges. Raises `PrometheusError`."""
-        found = self._query((queries.ran(queries.targets(self._only)), _RAN), at)
+        found = self._query((queries.ran(queries.targets(self._only)), answers.limit_figures), at)
         return {identity: answers.ran_of(jobs) for identity, jobs in found.services.items()}
 
     async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
@@ -261,7 +257,7 @@ class PrometheusReader:
         if known is not None and now < known.until - _EARLY and part.pods.keys() <= known.services:
             return known.found
         try:
-            question = queries.attainment(ATTAINMENT_WINDOW, part.targets), _OUTCOMES
+            question = queries.attainment(ATTAINMENT_WINDOW, part.targets), answers.count_figures
             (found,) = await self._ask(part.busy, [question])
         except PrometheusError as error:
             return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))

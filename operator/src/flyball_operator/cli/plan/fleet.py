@@ -153,9 +153,9 @@ def _pods(source: Source, group: Grouping, text: str, asked: Asked) -> Mapping[G
 
 def _signals(source: Source, targets: str, seconds: int, at: float) -> dict[Identity, Signals]:
     """What the tuner would have seen of each service, over a window of this length."""
-    load = answers.figures(source.query(queries.load(seconds, targets), at), answers.name_of)
-    outcomes = answers.figures(source.query(queries.outcomes(seconds, targets), at), answers.count_key)
-    steps = answers.figures(source.query(queries.steps(seconds, targets), at), answers.step_key)
+    load = answers.load_figures(source.query(queries.load(seconds, targets), at))
+    outcomes = answers.count_figures(source.query(queries.outcomes(seconds, targets), at))
+    steps = answers.step_figures(source.query(queries.steps(seconds, targets), at))
     found = {
         identity: answers.signals_of(
             identity,
