@@ -10,6 +10,7 @@ import pytest
 
 from flyball_lab.harness.engine import ControlClient
 from flyball_lab.harness.vllm_server import MODEL_NAME, started
+from flyball_lab.harness.waiting import eventually
 from support.counted import Counted, expect_all_counted
 from support.measured import measure, mixed
 from support.served import Served
@@ -31,6 +32,7 @@ def two_cores(
     with started(server_python, folder, model=model, plugin=forking_plugin, owned=owned, user=user) as server:
         server.expect_ready()
         with closing(ControlClient(server.control_url, server.signer)) as control:
+            eventually(control.answers, expecting="the first API server has the control port; another may serve before")
             yield Served(server, control)
 
 
