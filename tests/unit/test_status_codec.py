@@ -10,6 +10,7 @@ import pytest
 from flyball_engine.contract import Limits
 from flyball_lab.harness.plant import CPU
 from flyball_lab.harness.tuning import GAP, TPOT, TTFT, limits, signals, tuning
+from flyball_operator.api.status import LARGEST_NUMBER
 from flyball_operator.api.v1alpha1 import (
     ConditionType,
     Mode,
@@ -56,6 +57,14 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
     assert decision.output is not None, "it decides on the first tick"
     later, _ = decide(again, signals(200.0), SPEC, 200.0)
     assert status_codec.model_status(later.step_time).steps >= status.model.steps, "what was learnt is counted on"
+
+
+def test_steps_beyond_what_status_holds_are_told_as_many_as_it_holds() -> None:
+    state = start(SPEC)
+    for tick in range(8):
+        state, _ = decide(state, signals(100.0 + 5 * tick), SPEC, 100.0 + 5 * tick)
+    absurd = replace(state.step_time, steps=9.7e15)
+    assert status_codec.model_status(absurd).steps == LARGEST_NUMBER
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ Sentence = Annotated[str, Field(max_length=1024)]
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 #: Recommendations per direction at most: of each slice of a window one, of a slice that begins, the newest.
 MOST_RECOMMENDED: Final = 8
-Number = Annotated[int, Field(ge=0, le=2**53)]
+#: Beyond it JSON readers lose digits.
+LARGEST_NUMBER: Final = 2**53
+Number = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
 
 
 class ConditionType(StrEnum):

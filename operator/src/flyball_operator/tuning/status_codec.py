@@ -14,6 +14,7 @@ from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, OnTi
 from flyball_engine.figures import figure, format_duration, percent, significant
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import parse_duration
+from flyball_operator.api.status import LARGEST_NUMBER
 from flyball_operator.api.v1alpha1 import (
     ClassDeadline,
     SetpointStatus,
@@ -144,7 +145,7 @@ def model_status(step_time: StepTimeEstimator) -> StepModelStatus:
         **_coefficients(model_spec(fit.model)).model_dump(),
         error=f"{fit.error:.2f}",
         trusted=fit.trusted,
-        steps=int(significant(step_time.steps, 2)),
+        steps=int(min(LARGEST_NUMBER, significant(step_time.steps, 2))),
     )
 
 
