@@ -13,7 +13,7 @@ from flyball_lab.benches.law.ablation import in_force
 from flyball_lab.harness.plant import A100, H100
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
-from flyball_operator.tuning.capacity import Balance, Carried, carried, idle, weighed
+from flyball_operator.tuning.capacity import Balance, Carried, carried, idle, replicas_for, weighed
 from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
@@ -199,6 +199,12 @@ def test_fewer_are_advised_only_after_minutes_with_room() -> None:
     assert windows(calm, TUNABLES.fewer_seconds / TUNABLES.window_seconds + 1, 4.0, pods=3).advised == 1
     tight = windows(balance(*[9.5] * 5, pods=3), 100, 9.5, pods=3)
     assert tight.advised == 3, "two would carry it, but with too little to spare"
+
+
+def test_where_the_operator_scales_a_pod_is_due_before_the_last_is_full() -> None:
+    scaled = replace(SPEC, scaling=Bounds(most=8))
+    assert [replicas_for(arrivals, 5.0, SPEC) for arrivals in (9.5, 10.0)] == pytest.approx([1.9, 2.0])
+    assert replicas_for(9.5, 5.0, scaled) > 2.0, "it takes a minute or more to start one"
 
 
 def test_the_advice_does_not_flap_with_a_load_at_the_edge() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flyball_engine.contract import LEAST_CHUNK
 from flyball_engine.model import StepModel
 from flyball_lab.harness.plant import A100, H100
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
@@ -26,7 +27,7 @@ NARROW = Margins(token=0.9, first_token=0.8)
 def test_the_batch_is_what_keeps_tokens_beside_a_least_chunk() -> None:
     here = inputs(TPOT)
     output, budget = choose(here), TPOT.seconds * here.margins.token
-    assert here.step(output.seqs, TUNABLES.least_chunk) <= budget < here.step(output.seqs + 1, TUNABLES.least_chunk)
+    assert here.step(output.seqs, LEAST_CHUNK) <= budget < here.step(output.seqs + 1, LEAST_CHUNK)
     assert output.binding == "tpot"
 
 
@@ -116,7 +117,7 @@ def test_the_token_limit_is_the_step_that_the_budget_allows_beside_the_mean_batc
 @pytest.mark.parametrize("drafted", [1.0, 5.0])
 def test_a_step_has_room_for_the_whole_batch_and_a_chunk(drafted: float) -> None:
     output = choose(inputs(TTFT, TPOT, drafted=drafted, made=min(2.0, drafted), decodes=60.0))
-    assert output.tokens >= min(2048, int(drafted * output.seqs + TUNABLES.least_chunk))
+    assert output.tokens >= min(2048, int(drafted * output.seqs + LEAST_CHUNK))
 
 
 def test_one_law_fits_devices_that_differ_tenfold() -> None:

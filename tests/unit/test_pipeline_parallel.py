@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_engine.contract import Metric, StepKind
+from flyball_engine.contract import LEAST_CHUNK, Metric, StepKind
 from flyball_lab.harness.plant import CPU
 from flyball_lab.harness.tuning import ENVELOPE, GAP, TPOT, TTFT, inputs, signals, tuning
 from flyball_operator.api.v1alpha1 import Overload
@@ -17,7 +17,6 @@ from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.status_codec import came_of_it
-from flyball_operator.tuning.tunables import TUNABLES
 
 STAGES = 4
 #: Loose enough for a round of four steps.
@@ -53,13 +52,13 @@ def test_the_batch_is_what_keeps_a_token_through_all_stages() -> None:
     # The whole batch's round, each of its steps with a fourth of it, is within what the objective leaves.
     alone = replace(asked, workload=replace(asked.workload, decodes=8.0))
     assert STAGES * alone.balanced_step(output.seqs / STAGES) == pytest.approx(rounds.balanced_step(output.seqs))
-    assert rounds.step(output.seqs, TUNABLES.least_chunk) <= TPOT.seconds
+    assert rounds.step(output.seqs, LEAST_CHUNK) <= TPOT.seconds
 
 
 def test_who_does_not_know_of_stages_allows_tokens_that_take_too_long() -> None:
     asked = inputs(TTFT, TPOT, decodes=8.0)
     naive = choose(asked)
-    assert STAGES * asked.step(naive.seqs / STAGES, TUNABLES.least_chunk / STAGES) > TPOT.seconds
+    assert STAGES * asked.step(naive.seqs / STAGES, LEAST_CHUNK / STAGES) > TPOT.seconds
 
 
 def test_a_gap_is_a_round_too() -> None:

@@ -241,6 +241,10 @@ class Ceilings(Frozen):
     max_model_len: Positive
 
 
+#: A prefill gets at least this many tokens a step: fewer cost more in steps than they spare in step time.
+LEAST_CHUNK: Final = 16
+
+
 class StepKind(StrEnum):
     """Whether a step processed decodes only, or prefill tokens too."""
 

@@ -20,10 +20,18 @@ from typing import Final, NamedTuple
 
 from flyball_engine.batching.step_token_budgeter import Queue, StepTokenBudgeter
 from flyball_engine.batching.watchdog import Stall, Watchdog
-from flyball_engine.contract import AnyKnob, Batching, ClampReason, Classes, Generation, Knob, OnTime, Setpoint, Shed
-
-#: A prefill gets at least this many tokens a step: fewer cost more in steps than they spare in step time.
-LEAST_CHUNK: Final = 16
+from flyball_engine.contract import (
+    LEAST_CHUNK,
+    AnyKnob,
+    Batching,
+    ClampReason,
+    Classes,
+    Generation,
+    Knob,
+    OnTime,
+    Setpoint,
+    Shed,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

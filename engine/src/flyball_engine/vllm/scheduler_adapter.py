@@ -13,10 +13,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from flyball_engine.batching.setpoint_enforcer import LEAST_CHUNK, RequestedLimits, RunningBatch, Sizes
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.step_token_budgeter import Prompt
 from flyball_engine.batching.watchdog import PATIENCE_SECONDS
-from flyball_engine.contract import LONGEST_PATIENCE_SECONDS, AnyKnob, Knob
+from flyball_engine.contract import LEAST_CHUNK, LONGEST_PATIENCE_SECONDS, AnyKnob, Knob
 from flyball_engine.vllm.compat import CACHE_CONFIG, CACHE_MANAGER, SCHEDULER, SCHEDULER_CONFIG, Used, lacking
 from flyball_engine.vllm.means import Lack, Means, means
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from flyball_engine.contract import Metric
+from flyball_engine.contract import LEAST_CHUNK, Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput, margins
 from flyball_operator.tuning.predict import largest, predict, sustained
@@ -57,7 +57,7 @@ def _seqs(inputs: ControlInput, mean: float | None) -> int:
     span = inputs.envelope.seqs
     if mean is None:
         return span.most
-    return max(span.least, int(largest(span.most, lambda decodes: inputs.step(decodes, TUNABLES.least_chunk) <= mean)))
+    return max(span.least, int(largest(span.most, lambda decodes: inputs.step(decodes, LEAST_CHUNK) <= mean)))
 
 
 def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
@@ -68,7 +68,7 @@ def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
     if budget is None:
         return inputs.envelope.tokens.most
     decodes, drafted = inputs.decodes(seqs), inputs.workload.drafted
-    room = inputs.stages * seqs * drafted + TUNABLES.least_chunk
+    room = inputs.stages * seqs * drafted + LEAST_CHUNK
     return inputs.envelope.tokens.clip(max(room, decodes * drafted + inputs.chunk(decodes, budget)))
 
 

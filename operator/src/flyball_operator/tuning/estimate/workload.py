@@ -120,8 +120,7 @@ def _drafted(alone: Sums) -> float:
 
     Steps of decodes alone tell. What prompts leave of a mixed step's tokens is a small difference of large sums.
     """
-    each = min(TUNABLES.most_drafted, alone.tokens / alone.decodes) if alone.decodes > 0.0 else 1.0
-    return each if each >= TUNABLES.least_drafted else 1.0
+    return max(1.0, alone.tokens / alone.decodes) if alone.decodes > 0.0 else 1.0
 
 
 def _fullest(load: RequestLoad, cores: int) -> float:

@@ -54,15 +54,22 @@ SLOWED: Final = next(
     for case in SCENARIOS
     if isinstance(case, Scenario) and case.name == "h100 mix shift"
 )
+#: Answers that no objective for whole ones allows, and then short ones: an engine that refuses must find out.
+LONG_ANSWERS_END: Final = next(
+    replace(
+        case, name="h100 long answers end", phases=((1.0, "reasoning"),) * 2 + ((12.0, "conversation"),) * 2, answer=600
+    )
+    for case in SCENARIOS
+    if isinstance(case, Scenario) and case.name == "h100 whole answers"
+)
 #: Played with each seed, and so many that are made from a seed, besides.
-CASES: Final = (*SCENARIOS, SLOWED)
+CASES: Final = (*SCENARIOS, SLOWED, LONG_ANSWERS_END)
 RANDOM: Final = 30
 #: Values that switch a rule off, where there is one.
 OFF: Final[Mapping[str, Any]] = {
     "changes_apart": 0.0,
     "cusum_alarm": math.inf,
     "first_token_margin": 1.0,
-    "gap_share": 1.0,
     "huber": math.inf,
     "hysteresis": 0.0,
     "kept_per_window": 0.0,
@@ -77,15 +84,12 @@ OFF: Final[Mapping[str, Any]] = {
 #: Shares, of which more than the whole means nothing: they are moved half-way to it instead.
 SHARES: Final = (
     "first_token_margin",
-    "gap_share",
     "kept_per_window",
     "least_first_share",
     "long_prompt",
     "short_answer",
     "token_margin",
 )
-#: What the closed loop itself reads, beside the tuner.
-OF_THE_LOOP: Final = ("compared_seconds",)
 #: Constants that no goodput hangs on: what status says, and filters against faults that no scenario has.
 INERT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -96,6 +100,9 @@ INERT: Final[Mapping[str, str]] = {
         ("rollback_hold", "trial_seconds"),
         "it is about policies that fail: tests/unit/test_canary.py",
     ),
+    "spare": "it is about replicas that the operator makes: tests/unit/test_capacity.py",
+    "compared_seconds": "it is about what tells cores and pods apart: tests/unit/test_slow_pods.py",
+    "gap_share": "it is about objectives for gaps, which goodput does not count: tests/perturb/test_constants.py",
     "kv_free": "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
     "slower": "it is about what status says of pods: tests/unit/test_slow_pods.py",
     "stale_seconds": "it is about a Prometheus that stands still: tests/unit/test_service_tuner.py",
@@ -129,7 +136,7 @@ class Run:
         if self.changed is None:
             return as_it_is
         with in_force(self.changed):
-            if self.changed[0] not in OF_THE_LOOP and service.same():
+            if service.same():
                 return as_it_is
             return play(self.case, the_law(TICK), self.seed, gate=self.gate)
 
