@@ -18,7 +18,8 @@ from flyball_engine.contract import (
     Setpoint,
 )
 from flyball_engine.control.acceptance import STATUS
-from flyball_engine.signing import Signer, body_of
+from flyball_engine.control_port import body_of
+from flyball_engine.signing import Signer
 from flyball_lab.harness.engines import ServedEngine
 from flyball_lab.harness.tuners import TunerEnvironment
 

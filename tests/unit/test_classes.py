@@ -16,7 +16,7 @@ from flyball_engine.batching.on_time import OnTimeOrder
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.contract import Classes, Metric, ObjectiveSpec, OnTime, OrderKnob, RequestClass, Setpoint, Shed
-from flyball_engine.signing import body_of
+from flyball_engine.control_port import body_of
 from flyball_engine.vllm.refusal import class_in, set_class, told_of
 from flyball_lab.simulator.requests import Fate
 from support.gates import BUSY, GatedCores, a_policy

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, replace
 
 from flyball_engine.contract import ModelSpec, Setpoint, StepBudget
+from flyball_engine.control_port import body_of
 from flyball_engine.model import StepModel
-from flyball_engine.signing import body_of
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.presets import PRESETS
 from support.simulated import a_core, a_request, a_setpoint, submitted

@@ -6,10 +6,28 @@ untrusted. Fields that only a newer plugin knows are passed over.
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from pydantic import ValidationError
 
-from flyball_engine.contract import ErrorBody, Generation, ReadBack, Setpoint
-from flyball_engine.signing import Signer, body_of
+from flyball_engine.contract import Batching, ErrorBody, Generation, QueueLimits, ReadBack, Setpoint
+from flyball_engine.signing import Signer
+
+#: Parts of a setpoint that say nothing as they are.
+_SILENT: Final = {"batching": Batching(), "queue": QueueLimits()}
+
+
+def body_of(setpoint: Setpoint) -> bytes:
+    """A setpoint as it is signed and sent.
+
+    An engine may be older than who writes to it, and refuses fields it does not know: only what says something is sent.
+    """
+    unused: dict[str, Any] = {name: True for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
+    if setpoint.step is not None and not setpoint.step.model.d:
+        unused["step"] = {"model": {"d"}}
+    if classless := {at: {"of_class"} for at, one in enumerate(setpoint.objectives) if not one.of_class}:
+        unused["objectives"] = classless
+    return setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
 
 
 class ForeignAnswerError(Exception):

@@ -7,7 +7,6 @@ only, so nothing worth stealing lies in users' namespaces. `flyball_engine.contr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -20,36 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from flyball_engine.contract import (
-    TOKEN_ALGORITHM,
-    TOKEN_LIFETIME_SECONDS,
-    Batching,
-    Claims,
-    QueueLimits,
-    Setpoint,
-    body_digest,
-)
+from flyball_engine.contract import TOKEN_ALGORITHM, TOKEN_LIFETIME_SECONDS, Claims, body_digest
 
 
 class BadKeyError(Exception):
     """The signing key is missing, unreadable or no Ed25519 key."""
-
-
-#: Parts of a setpoint that say nothing as they are.
-_SILENT: Final = {"batching": Batching(), "queue": QueueLimits()}
-
-
-def body_of(setpoint: Setpoint) -> bytes:
-    """A setpoint as it is signed and sent.
-
-    An engine may be older than who writes to it, and refuses fields it does not know: only what says something is sent.
-    """
-    unused: dict[str, Any] = {name: True for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
-    if setpoint.step is not None and not setpoint.step.model.d:
-        unused["step"] = {"model": {"d"}}
-    if classless := {at: {"of_class"} for at, one in enumerate(setpoint.objectives) if not one.of_class}:
-        unused["objectives"] = classless
-    return setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
 
 
 def make_key() -> str:

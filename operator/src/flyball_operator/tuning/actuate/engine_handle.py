@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_engine.contract import (
-    DEFAULT_CLASS,
     AnyKnob,
-    Batching,
     Clamp,
     ClampReason,
     Generation,
-    Limits,
-    QueueLimits,
     ReadBack,
     Refusal,
     Setpoint,
@@ -82,15 +78,6 @@ class EngineHandle:
         _forget_given(self.read_back)
         self.problem, self.verified_at = None, now
         return tripped
-
-    def able(self, setpoint: Setpoint) -> Setpoint:
-        """What of a setpoint the engine can be told. Plain vLLM would refuse the whole, and counts requests alone."""
-        if self.read_back is None or self.read_back.governed:
-            return setpoint
-        nothing: dict[str, object] = dict.fromkeys(("step", "shed", "on_time", "classes"))
-        nothing |= {"limits": Limits(), "batching": Batching(), "queue": QueueLimits()}
-        counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
-        return setpoint.model_copy(update=nothing | {"objectives": counted})
 
     @property
     def waits(self) -> bool:

@@ -6,7 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from flyball_engine.contract import AnyKnob, Knob, Limits, OrderKnob, QueueKnob, ReadBack
+from flyball_engine.contract import (
+    DEFAULT_CLASS,
+    AnyKnob,
+    Batching,
+    Knob,
+    Limits,
+    OrderKnob,
+    QueueKnob,
+    QueueLimits,
+    ReadBack,
+    Setpoint,
+)
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.queueing import Queueing
 
@@ -73,3 +84,13 @@ class Lacks:
         if sheds and self.ungated is not None:
             found.append(f"overload Shed: {self.ungated}")
         return "; ".join(filter(None, [*found, asked.told(self.unsupported)]))
+
+
+def able(setpoint: Setpoint, read_back: ReadBack | None) -> Setpoint:
+    """What of a setpoint an engine can be told. Plain vLLM would refuse the whole, and counts requests alone."""
+    if read_back is None or read_back.governed:
+        return setpoint
+    nothing: dict[str, object] = dict.fromkeys(("step", "shed", "on_time", "classes"))
+    nothing |= {"limits": Limits(), "batching": Batching(), "queue": QueueLimits()}
+    counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
+    return setpoint.model_copy(update=nothing | {"objectives": counted})
