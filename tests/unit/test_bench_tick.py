@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -20,12 +20,12 @@ from flyball_operator.prometheus import answers
 from flyball_operator.prometheus.queries import UID
 
 
-def row(operator: float) -> cost.Row:
+def row(operator: float, *, tuned: int = 1, learning: bool = False) -> cost.Row:
     times = ("of the tick", "while it reads")
     processors = {f"{name} {when}": operator for name in ("operator", "prometheus") for when in times}
-    counts = {"queries of the tick": 4, "writes of the tick": 1, "observed": 1, "tuned": 1, "of": 2}
+    counts = {"queries of the tick": 4, "writes of the tick": 1, "observed": 1, "tuned": tuned, "of": 2}
     memory = {"VmRSS MiB": 100 + operator, "VmHWM MiB": 200.0, "seconds to all reports": 12.0}
-    return {**processors, **counts, **memory, "read seconds": 0.5, "wall of the tick": 5.0}
+    return {**processors, **counts, **memory, "read seconds": 0.5, "wall of the tick": 5.0, "learning": learning}
 
 
 def test_an_interrupt_keeps_the_ticks_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +65,22 @@ def test_no_two_pods_have_the_same_address() -> None:
 def test_ticks_that_come_late_are_reported_all_the_same() -> None:
     said = [json.dumps(row(number)) for number in range(100)]
     minutes = itertools.count(0.0, 60.0)
-    late = list(cost.measured(said, 20, clock=lambda: next(minutes)))
-    assert 0 < len(late) < 20
-    assert late[0] == row(cost.WARM_TICKS)
-    assert len(list(cost.measured(said, 20, clock=lambda: 0.0))) == 20
+    assert 0 < len(counted(cost.measured(said, 20, clock=lambda: next(minutes)))) < 20
+    assert len(counted(cost.measured(said, 20, clock=lambda: 0.0))) == 20
+
+
+def counted(rows: Iterable[cost.Row]) -> list[cost.Row]:
+    return [row for row in rows if not row["learning"]]
+
+
+def test_what_counts_begins_when_all_are_tuned_and_the_ticks_before_are_told_apart() -> None:
+    said = [json.dumps(row(9.0 if number < 12 else 1.0, tuned=1 + (number >= 11))) for number in range(100)]
+    rows = list(cost.measured(said, 20, clock=lambda: 0.0))
+    assert counted(rows) == [row(1.0, tuned=2)] * 20
+    assert rows[0] == row(9.0, learning=True)
+    assert len(rows) == 12 - cost.WARM_TICKS + 20
+    figures = cost._figures(1000, rows)
+    assert (figures["operator processor s max"], figures["operator processor s while it learns p50"]) == (1.0, 9.0)
 
 
 def test_what_is_known_of_some_services_is_said_of_all() -> None:

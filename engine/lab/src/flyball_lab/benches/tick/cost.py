@@ -8,6 +8,7 @@ time from one read to the next, so what decisions, read-backs and pushes take in
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -30,8 +31,10 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
 from flyball_lab.pages.figures import table
 
-#: Before these a model is learnt, and limits go down to what the load needs.
+#: Before these tuners are made and services are met.
 WARM_TICKS: Final = 5
+#: Ticks that models may take to be learnt, and limits to go down to what the load needs: what comes then counts.
+LEARNING_TICKS: Final = 20
 #: Ticks that come late may take minutes each: after so many seconds what was measured will do.
 LONGEST_SECONDS: Final = 300.0
 #: What the chart sets of the operator's process.
@@ -39,9 +42,11 @@ SETTINGS: Final = MappingProxyType({"MALLOC_ARENA_MAX": "1"})
 #: Engines are scraped as they are in a cluster.
 SCRAPE: Final = "5s"
 _PROMETHEUS: Final = "Prometheus processor s"
+_LEARNING: Final = "operator processor s while it learns"
 #: Rows of the page, and the figures that they show.
 _SPREADS: Final = {
     "operator, processor seconds of a tick": "operator processor s",
+    "the same, while models are learnt": _LEARNING,
     "Prometheus, processor seconds, scrapes and all": _PROMETHEUS,
     "seconds of the read by the clock": "read wall s",
     "seconds of the tick by the clock": "tick wall s",
@@ -94,6 +99,8 @@ def _against(value: float, most: float) -> str:
 
 
 def _spread(values: Mapping[str, float], key: str) -> str:
+    if f"{key} p50" not in values:
+        return "none"
     text = "/".join(figure(values[f"{key} {end}"], 2) for end in ("p50", "max"))
     scraped = f"{values['services scraped']:g}"
     few = key == _PROMETHEUS and values["services scraped"] < values["services"]
@@ -131,13 +138,20 @@ def _ticks(services: int, ticks: int) -> Iterator[Row]:
 
 
 def measured(said: Iterable[str], ticks: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Row]:
-    """The rows of so many ticks after the first ones, fewer if these take too long, but one."""
-    began = clock()
-    for number, line in enumerate(said):
-        if number >= WARM_TICKS:
-            yield json.loads(line)
-            if number + 1 >= WARM_TICKS + ticks or clock() - began > LONGEST_SECONDS:
-                return
+    """The rows of so many ticks once all services are tuned, fewer if these take too long, but one.
+
+    Those of before are there, too, told by `learning`; of the very first there are none.
+    """
+    began, learning, counted = clock(), True, 0
+    for number, line in enumerate(itertools.islice(said, WARM_TICKS, None)):
+        row = json.loads(line)
+        learning = learning and number < LEARNING_TICKS
+        yield row | {"learning": learning}
+        counted += not learning
+        # What a tick brought about counts with the next.
+        learning = learning and row["tuned"] < row["of"]
+        if counted >= ticks or (counted and clock() - began > LONGEST_SECONDS):
+            return
     raise RuntimeError("the operator ended before its time")
 
 
@@ -177,7 +191,11 @@ def _figures(services: int, rows: Sequence[Row]) -> dict[str, float]:
         "of it while read s": "prometheus while it reads",
         "tick wall s": "wall of the tick",
     }
+    learning = [row["operator of the tick"] for row in rows if row["learning"]]
+    rows = [row for row in rows if not row["learning"]] or rows
     found = {"ticks": float(len(rows))}
+    if learning:
+        found |= {f"{_LEARNING} p50": statistics.median(learning), f"{_LEARNING} max": max(learning)}
     for shown, name in spread.items():
         values = [row[name] for row in rows]
         found |= {f"{shown} p50": statistics.median(values), f"{shown} max": max(values)}
