@@ -20,6 +20,7 @@ from statistics import median
 import aiohttp
 
 from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_lab.quantiles import quantile
 
 #: Seconds between two looks at how long the way is.
 BETWEEN_PROBES = 0.05
@@ -97,7 +98,7 @@ class Measurement:
         """Seconds from clock to clock that hardly any request takes longer than; 0 where nobody looked."""
         if not self.ways:
             return 0.0
-        return sorted(self.ways)[int(0.98 * len(self.ways))]
+        return quantile(self.ways, 0.98)
 
     def median(self, metric: Metric) -> float:
         """The metric's median over finished requests, or over gaps."""

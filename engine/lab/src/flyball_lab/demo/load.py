@@ -42,8 +42,8 @@ def manifests(*, namespace: str, image: str, cpu: str) -> list[dict[str, Any]]:
         ],
         "stdin": True,
         "stdinOnce": True,
-        # Elsewhere clients have processors of their own. Here the engine takes both, even where it waits for a step, and
-        # with a small share of them a client notes its tokens when it gets one: per-token of heavy chat, all in time by
+        # Elsewhere clients have processors of their own. Here the engine takes both, even while it waits for a step, so
+        # that a client with a small share notes its tokens when it gets one: per-token of heavy chat, all in time by
         # the engine's count, was missed by one in ten.
         "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": cpu, "memory": "3Gi"}},
         "securityContext": {

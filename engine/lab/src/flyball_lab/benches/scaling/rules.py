@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from flyball_lab.benches.law.closed_loop import Sample, sample, signals_between
 from flyball_lab.benches.scaling.replica_fleet import Replica, ReplicaFleet, requests_of
+from flyball_lab.quantiles import quantile
 from flyball_lab.simulator.fleet import fleet
 from flyball_lab.simulator.requests import Fate, Request
 from flyball_operator.tuning.decide import decide
@@ -206,7 +207,7 @@ def bounds() -> Bounds:
 
 
 def _p90(values: Sequence[float]) -> float:
-    return sorted(values)[int(0.9 * len(values))] if values else 0.0
+    return quantile(values, 0.9) if values else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:
