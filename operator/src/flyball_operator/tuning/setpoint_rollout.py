@@ -38,7 +38,7 @@ class SetpointRollout:
         self._followed = context.spec
         self._owed_to_all = False
         self._numbered, self._differs = Unchanged(_numbered), Unchanged(_differs)
-        self._of_setpoint, self._able_of = Unchanged(Policy.of), Unchanged(Lacks.able)
+        self._of_setpoint, self._able_of = Unchanged(Policy.of), Unchanged(Lacks.supported_policy)
         self._possible = Unchanged(Queueing.without)
         self._able: Policy | None = None
         self._number = (0, 0)

@@ -50,14 +50,14 @@ class Tunables:
     #: Shares of the objectives that are aimed at. Order and gate keep what comes of the queue near the prediction.
     token_margin: float = 0.92  # [share of the objective]
     first_token_margin: float = 0.85  # [share of the objective]
-    #: Gap objectives hold for single steps, which scatter about the mean that the model predicts. Without it up to 4 %
-    #: of gaps are too long, where 1 % may be (simulated).
+    #: Gap objectives hold for single steps, which scatter about the mean that the model predicts. Without it
+    #: 1.7 % of gaps are too long, where 1 % may be (simulated).
     gap_share: float = 0.85  # [share of the objective]
     # The law (`optimise.py`, `policy.py`)
 
     #: Share of an end-to-end objective that is left to the first token at least. Else a few long answers would make a
-    #: deadline that no request can meet. With none served, nothing would show that answers are short again: refusing,
-    #: up to nine tenths of the goodput after them are lost without it (simulated).
+    #: deadline that no request can meet. With none served, nothing would show that answers are short again: of an
+    #: engine that refuses nine tenths of the goodput may be lost (simulated).
     least_first_share: float = 0.25  # [share of the objective]
     #: A step may take this many times the mean budget. More wins nothing, 1.5 loses 2 % with long prompts (simulated).
     long_step: float = 2.5  # [times the budget]

@@ -42,9 +42,9 @@ def manifests(*, namespace: str, image: str, cpu: str) -> list[dict[str, Any]]:
         ],
         "stdin": True,
         "stdinOnce": True,
-        # Elsewhere clients have processors of their own. Here the engine takes both, even while it waits for a step, so
-        # that a client with a small share notes its tokens when it gets one: per-token of heavy chat, all in time by
-        # the engine's count, was missed by one in ten.
+        # Elsewhere clients have processors of their own. Here the engine takes both: its core spins while its worker
+        # steps. A load pod with a small share notes tokens late. By the clients one in ten missed per-token under heavy
+        # chat, by the engine none.
         "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": cpu, "memory": "3Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -35,7 +35,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
-from flyball_operator.tuning.actuate.lacks import Lacks, able
+from flyball_operator.tuning.actuate.lacks import Lacks, supported_setpoint
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
 from flyball_operator.tuning.ports import EnginePod
@@ -330,7 +330,7 @@ class EnginePods:
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
         handle = self._handles.get(address.key)
-        sent = self._sent = setpoint if handle is None else able(setpoint, handle.read_back)
+        sent = self._sent = setpoint if handle is None else supported_setpoint(setpoint, handle.read_back)
         written = self.client.timed(address, lambda there: self.client.write(there, sent))
         answer = await tracing.push(address, sent, written)
         self._received(address.key, handle, answer)

@@ -62,7 +62,7 @@ class Lacks:
         """Whether every governed pod can refuse requests: a gate predicts by what steps are fitted to."""
         return self.ungated is None and Knob.MAX_NUM_SCHEDULED_TOKENS not in self.unsupported
 
-    def able(self, policy: Policy) -> Policy:
+    def supported_policy(self, policy: Policy) -> Policy:
         """The policy without what some pod cannot do: it would refuse the whole."""
         lacking = self.unsupported
         limits = Limits(**{knob.value: value for knob, value in policy.limits.given().items() if knob not in lacking})
@@ -75,8 +75,8 @@ class Lacks:
         # Without a budget the model is for gate and order alone.
         step = policy.step if shed is not None or on_time is not None or policy.budget is not None else None
         due = policy.class_deadlines if shed is not None or on_time is not None else ()
-        able = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due, queued_tokens=queued)
-        return able.without_classes() if due and self.unclassed is not None else able
+        found = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due, queued_tokens=queued)
+        return found.without_classes() if due and self.unclassed is not None else found
 
     def told(self, asked: Queueing, *, sheds: bool) -> str:
         """All that is lacking of what is asked for, for people; `sheds`: requests are to be refused."""
@@ -86,7 +86,7 @@ class Lacks:
         return "; ".join(filter(None, [*found, asked.told(self.unsupported)]))
 
 
-def able(setpoint: Setpoint, read_back: ReadBack | None) -> Setpoint:
+def supported_setpoint(setpoint: Setpoint, read_back: ReadBack | None) -> Setpoint:
     """What of a setpoint an engine can be told. Plain vLLM would refuse the whole, and counts requests alone."""
     if read_back is None or read_back.governed:
         return setpoint

@@ -93,17 +93,22 @@ SHARES: Final = (
 #: Constants that no goodput hangs on: what status says, and filters against faults that no scenario has.
 INERT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
-        ("tail", "window_seconds", "alike", "fewer_seconds", "most_growth"),
+        ("tail", "window_seconds"),
         "it is about what status says of capacity: tests/perturb/test_capacity.py",
+    ),
+    **dict.fromkeys(
+        ("alike", "fewer_seconds", "most_growth", "spare"),
+        "it is about what is said of capacity and replicas: tests/unit/test_capacity.py",
     ),
     **dict.fromkeys(
         ("rollback_hold", "trial_seconds"),
         "it is about policies that fail: tests/unit/test_canary.py",
     ),
-    "spare": "it is about replicas that the operator makes: tests/unit/test_capacity.py",
-    "compared_seconds": "it is about what tells cores and pods apart: tests/unit/test_slow_pods.py",
+    "compared_seconds": (
+        "it is about what tells pods and cores apart: tests/unit/test_slow_pods.py, tests/perturb/test_bench_law.py"
+    ),
     "gap_share": "it is about objectives for gaps, which goodput does not count: tests/perturb/test_constants.py",
-    "kv_free": "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
+    "kv_free": "it is about engines that stand still: tests/unit/test_stall.py",
     "slower": "it is about what status says of pods: tests/unit/test_slow_pods.py",
     "stale_seconds": "it is about a Prometheus that stands still: tests/unit/test_service_tuner.py",
 }

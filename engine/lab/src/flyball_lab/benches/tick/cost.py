@@ -142,15 +142,14 @@ def measured(said: Iterable[str], ticks: int, clock: Callable[[], float] = time.
 
     Those of before are there, too, told by `learning`; of the very first there are none.
     """
-    began, learning, counted = clock(), True, 0
+    learning, began, counted = True, clock(), 0
     for number, line in enumerate(itertools.islice(said, WARM_TICKS, None)):
         row = json.loads(line)
-        learning = learning and number < LEARNING_TICKS
         yield row | {"learning": learning}
         counted += not learning
-        # What a tick brought about counts with the next.
-        learning = learning and row["tuned"] < row["of"]
-        if counted >= ticks or (counted and clock() - began > LONGEST_SECONDS):
+        if learning and (row["tuned"] == row["of"] or number + 1 == LEARNING_TICKS):
+            learning, began = False, clock()
+        elif counted >= ticks or (counted and clock() - began > LONGEST_SECONDS):
             return
     raise RuntimeError("the operator ended before its time")
 
@@ -192,7 +191,7 @@ def _figures(services: int, rows: Sequence[Row]) -> dict[str, float]:
         "tick wall s": "wall of the tick",
     }
     learning = [row["operator of the tick"] for row in rows if row["learning"]]
-    rows = [row for row in rows if not row["learning"]] or rows
+    rows = [row for row in rows if not row["learning"]] or rows  # ended early: better than nothing
     found = {"ticks": float(len(rows))}
     if learning:
         found |= {f"{_LEARNING} p50": statistics.median(learning), f"{_LEARNING} max": max(learning)}
