@@ -276,6 +276,18 @@ def test_without_a_kubeconfig_it_says_so(
     assert f"no usable kubeconfig: there is no {tmp_path / 'none'}; accepted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["", "hello", "[1]", "a: [b", "clusters: 5", "kind: Config"])
+def test_a_kubeconfig_of_another_form_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert main(["explain", "chat"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("flyball explain: no usable kubeconfig: ")
+    assert str(tmp_path / "config") in said
+
+
 def test_what_decodes_read_is_part_of_what_a_limit_means(explained: Any) -> None:
     reading = TUNED | {"tuning": TUNED["tuning"] | {"model": MODEL | {"d": "5e-08"}}}
     said = explained(a_service(reading))

@@ -307,6 +307,16 @@ BROKEN: list[Any] = [
         id="unwatched",
     ),
     pytest.param(
+        lambda world: world.leases[TEAM, names.NAMESPACE_LEASE]["spec"].update(
+            renewTime="2025-12-31T00:00:00Z", leaseDurationSeconds=300
+        ),
+        "services",
+        Level.FAIL,
+        "no operator has looked after team-a since 2025-12-31T00:00:00Z",
+        "watch.namespaces",
+        id="unattended",
+    ),
+    pytest.param(
         lambda world: world.say("Accepted", "False", "NameConflict", "Deployment chat is left alone"),
         "services",
         Level.FAIL,

@@ -65,6 +65,7 @@ def said(
     pods: list[Object] | None = None,
     events: list[Object] | None = None,
     transition: str = "",
+    lease: Object | None = None,
     **spec: Any,
 ) -> dict[str, str]:
     """The sentences by what they are about; `conditions` in place of those of a service that is well."""
@@ -88,7 +89,7 @@ def said(
             **(status or {}),
         }
     }
-    service = parsed(raw, deployment=deployment, pods=pods or [], events=events or [], now=NOW)
+    service = parsed(raw, deployment=deployment, pods=pods or [], events=events or [], now=NOW, lease=lease)
     return {one.about.value: one.text for one in why(service)}
 
 
@@ -104,6 +105,23 @@ def test_ready_and_tuned() -> None:
         " After it was seen: token 19ms, ttft 100 %.",
         About.NEXT: "There is nothing to do.",
     }
+
+
+def renewed(at: str) -> Object:
+    return {"spec": {"renewTime": at, "leaseDurationSeconds": 300}}
+
+
+def test_what_nobody_looks_after_any_more_is_told_first() -> None:
+    found = said(lease=renewed("2026-11-22T03:48:00.123456Z"))
+    assert found[About.SERVING].startswith(
+        "No operator has looked after namespace team since 2026-11-22T03:48:00Z (12m ago): what follows is of then. "
+    )
+    assert found[About.NEXT].startswith("Next: flyball doctor says which operators there are")
+
+
+@pytest.mark.parametrize("lease", [None, {}, renewed("2026-11-22T03:57:00Z"), renewed("soon")])
+def test_where_a_release_renews_its_lease_or_none_is_known_nothing_is_said_of_it(lease: Object | None) -> None:
+    assert said(lease=lease) == said()
 
 
 @pytest.mark.parametrize(

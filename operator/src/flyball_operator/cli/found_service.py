@@ -24,7 +24,8 @@ _DAY: Final = 24 * _HOUR
 class Found:
     """A service and what is around it, as it was read. `spec`: None where it is wrong, `error` then says what is.
 
-    `deployment`: None where there is none, or it may not be read. `events`: about the service.
+    `deployment`: None where there is none, or it may not be read. `events`: about the service. `unattended`: since when
+    no operator has looked after its namespace; empty where one does, or it is not known.
     """
 
     meta: ObjectMeta
@@ -35,6 +36,7 @@ class Found:
     pods: Sequence[Object]
     events: Sequence[Object]
     now: datetime
+    unattended: str = ""
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """A condition, None where nobody has said it yet."""
@@ -49,6 +51,19 @@ class Found:
     def where(self) -> str:
         """Namespace and name."""
         return f"{self.meta.namespace}/{self.meta.name}"
+
+
+def unattended_since(lease: Object | None, now: datetime) -> str:
+    """When a namespace's Lease was renewed last, if no release can hold it any more; else empty.
+
+    Without a Lease nothing is known: a release that may not keep one acts all the same.
+    """
+    spec = (lease or {}).get("spec") or {}
+    renewed = moment(spec.get("renewTime"))
+    lasts = spec.get("leaseDurationSeconds")
+    if renewed is None or not isinstance(lasts, int) or (now - renewed).total_seconds() <= lasts:
+        return ""
+    return renewed.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def sentence(text: str) -> str:

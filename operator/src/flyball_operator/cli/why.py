@@ -11,7 +11,7 @@ from flyball_operator.api import names
 from flyball_operator.api.objects import Object, controlled_by
 from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
 from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in, one_service
-from flyball_operator.cli.found_service import Found
+from flyball_operator.cli.found_service import Found, unattended_since
 from flyball_operator.cli.terminal import wrapped
 from flyball_operator.cli.why_sentences import why
 
@@ -29,8 +29,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="why a service is as it is, in one paragraph, and what to do next",
         description="Says why a service has its limits, why requests wait or are refused, why pods were replaced or "
         "not, what was decided last, and what to do next. It needs get of inferenceservices.serving.flyball.dev; "
-        "with get of deployments and list of pods and events in the namespace it says more. Exit code 1: there is no "
-        "such service.",
+        "with get of deployments and leases and list of pods and events in the namespace it says more. Exit code 1: "
+        "there is no such service.",
     )
     parser.add_argument("name", metavar="NAME", help="of the InferenceService")
     add_options(parser, namespace_help="its namespace: that of the kubeconfig's context")
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 async def _found(api: KubeApi, namespace: str, name: str) -> Found:
     # With the client, which takes a second to import.
     from flyball_operator.kube.errors import ForbiddenError, NotFoundError  # noqa: PLC0415 – see above
-    from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, PODS  # noqa: PLC0415
+    from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, LEASES, PODS  # noqa: PLC0415
 
     raw = await one_service(api, namespace, name)
     uid = str(raw["metadata"].get("uid"))
@@ -68,10 +68,13 @@ async def _found(api: KubeApi, namespace: str, name: str) -> Found:
         except ForbiddenError:
             return []
 
-    try:
-        deployment: Object | None = await api.get(DEPLOYMENTS, namespace, name)
-    except (NotFoundError, ForbiddenError):
-        deployment = None
+    async def read(resource: Resource, name: str) -> Object | None:
+        try:
+            return await api.get(resource, namespace, name)
+        except (NotFoundError, ForbiddenError):
+            return None
+
+    deployment = await read(DEPLOYMENTS, name)
     pods = await listed(PODS, selector=f"{names.LABEL_SERVICE_UID}={uid}")
     events = await listed(EVENTS, fields=f"involvedObject.uid={uid}")
     return parsed(
@@ -80,10 +83,19 @@ async def _found(api: KubeApi, namespace: str, name: str) -> Found:
         pods=pods,
         events=[one for one in events if (one.get("involvedObject") or {}).get("uid") == uid],
         now=datetime.now(UTC),
+        lease=await read(LEASES, names.NAMESPACE_LEASE),
     )
 
 
-def parsed(raw: Object, *, deployment: Object | None, pods: list[Object], events: list[Object], now: datetime) -> Found:
+def parsed(
+    raw: Object,
+    *,
+    deployment: Object | None,
+    pods: list[Object],
+    events: list[Object],
+    now: datetime,
+    lease: Object | None = None,
+) -> Found:
     """What was read, with the service parsed; a spec that is wrong is told, not raised. Raises `NotHadError`."""
     error = ""
     try:
@@ -93,4 +105,4 @@ def parsed(raw: Object, *, deployment: Object | None, pods: list[Object], events
         meta, spec, status, error = wrong.metadata, None, wrong.status, "; ".join(wrong.errors)
     except ParseError as wrong:
         raise NotHadError(f"this is no InferenceService: {wrong}") from wrong
-    return Found(meta, spec, status, error, deployment, pods, events, now)
+    return Found(meta, spec, status, error, deployment, pods, events, now, unattended_since(lease, now))

@@ -81,6 +81,11 @@ def why(found: Found) -> list[Sentence]:
 def _serving(found: Found) -> Iterator[str]:
     ready, accepted = found.condition(ConditionType.READY), found.condition(ConditionType.ACCEPTED)
     counts = f"{found.status.ready_replicas} of {found.status.replicas} pods are Ready"
+    if found.unattended:
+        yield (
+            f"No operator has looked after namespace {found.meta.namespace} since {found.unattended}"
+            f"{ago(found.unattended, found.now)}: what follows is of then."
+        )
     if ready is None and accepted is None:
         yield f"{found.where} is new: no operator has reported on it yet."
         return
@@ -327,6 +332,9 @@ def _warning(found: Found) -> Iterator[str]:
 def _next(found: Found) -> Iterator[str]:
     if found.error:
         yield f"The spec is wrong: {sentence(found.error)}"
+    if found.unattended:
+        yield "Next: flyball doctor says which operators there are; one must watch this namespace."
+        return
     if not found.status.conditions:
         yield "Next: if this stays for a minute, flyball doctor says whether an operator looks after this namespace."
         return

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from kubernetes.aio import client, config
+from yaml import YAMLError
 
 from flyball_operator.api import names
 from flyball_operator.kube.errors import ClusterError
@@ -40,10 +41,18 @@ async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
     try:
         await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError) as error:
+        chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
+        return configuration, str(chosen["context"].get("namespace") or "default")
+    except OSError as error:
+        raise ClusterError(f"no usable kubeconfig: {error.filename}: {error.strerror}") from error
+    except config.ConfigException as error:
         raise ClusterError(f"no usable kubeconfig: {error}") from error
-    chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
-    return configuration, str(chosen["context"].get("namespace") or "default")
+    except YAMLError as error:
+        # Its parser says it over several lines.
+        raise ClusterError(f"no usable kubeconfig: {' '.join(str(error).split())[:300]}") from error
+    except Exception as error:
+        # The client reads a file as if it had the form, and stumbles in many ways where it has another.
+        raise ClusterError(f"no usable kubeconfig: {files} is no `kind: Config`") from error
 
 
 def _in_a_pod(configuration: client.Configuration) -> bool:

@@ -14,6 +14,7 @@ from flyball_operator.cli.doctor.checks import known_operators, listed, log_comm
 from flyball_operator.cli.doctor.findings import Finding, fail, ok, warn
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, services
 from flyball_operator.cli.doctor.reachable import Caller, blocking
+from flyball_operator.cli.found_service import unattended_since
 from flyball_operator.kube.namespace_leases import LEASE_SECONDS
 from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
@@ -243,8 +244,12 @@ def _reasons(installation: Installation, tenant: Tenant, service: Object) -> Ite
     explain = f"flyball explain {meta['name']} -n {meta['namespace']}"
     accepted = _condition(service, ConditionType.ACCEPTED)
     tuned = _condition(service, ConditionType.TUNED)
+    lease = tenant.lease if isinstance(tenant.lease, dict) else None
     if not accepted:
         yield _unseen(installation, tenant, where)
+    elif since := unattended_since(lease, installation.now):
+        said = f"{where}: no operator has looked after {tenant.name} since {since}: its status is of then"
+        yield fail(check, said, "mend the operator, or add the namespace to watch.namespaces of one")
     elif accepted["reason"] == NAMESPACE_NOT_WATCHED:
         yield fail(check, f"{where}: {accepted['message']}", "restore it, then helm upgrade")
     elif accepted["status"] != "True":
