@@ -229,7 +229,7 @@ def ticks() -> Mapping[str, Mapping[str, float]]:
     names = ["operator of the tick", "operator while it reads", "read seconds", "prometheus of the tick"]
     names += ["prometheus while it reads", "wall of the tick", "queries of the tick", "writes of the tick"]
     names += ["seconds to all reports"]
-    row = dict.fromkeys([*names, "observed", "of", "tuned", "VmRSS MiB", "VmHWM MiB"], 2.0)
+    row = dict.fromkeys([*names, "observed", "of", "tuned", "VmRSS MiB", "VmHWM MiB"], 2.0) | {"learning": 0.0}
     return {tick._title(services): tick._figures(services, [row]) for services in (1, 1000)}
 
 
