@@ -63,6 +63,8 @@ class World:
             FLYBALL_SIGNING_KEY_SECRET="flyball-signing-key",
         )
         self.operators = [self.operator]
+        self.operator_pods: list[Object] = []
+        """Of all operators, where some are not Ready."""
         self.leases = {
             (HOME, "flyball"): self.lease(HOME, "flyball", "flyball-0"),
             (TEAM, names.NAMESPACE_LEASE): self.lease(TEAM, names.NAMESPACE_LEASE, f"{HOME}/flyball"),

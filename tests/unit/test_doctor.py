@@ -22,6 +22,7 @@ def installation(world: World) -> Installation:
             one,
             {name: lease for (space, name), lease in world.leases.items() if space == HOME},
             [f"{verb} {resource} in namespace {TEAM}" for verb, resource in sorted(world.denied)],
+            world.operator_pods,
         )
         for one in world.operators
     ]
@@ -107,6 +108,13 @@ def other_clients_only(world: World) -> None:
 
 def older_plugin(world: World) -> None:
     world.pod["spec"]["initContainers"][0]["image"] = "flyball/plugin:0.0.9"
+
+
+def without_its_image(world: World) -> None:
+    world.operator["status"] = {}
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "flyball/operator:0.1"'}
+    status = {"containerStatuses": [{"name": "operator", "state": {"waiting": waiting}}]}
+    world.operator_pods = [{"metadata": {"name": "flyball-0"}, "status": status}]
 
 
 def not_annotated(world: World) -> None:
@@ -315,6 +323,14 @@ BROKEN: list[Any] = [
         "no operator has looked after team-a since 2025-12-31T00:00:00Z",
         "watch.namespaces",
         id="unattended",
+    ),
+    pytest.param(
+        without_its_image,
+        "operator",
+        Level.FAIL,
+        '0 of 1 pods Ready; flyball-0: Back-off pulling image "flyball/operator:0.1"',
+        "image.tag",
+        id="no-image",
     ),
     pytest.param(
         lambda world: world.say("Accepted", "False", "NameConflict", "Deployment chat is left alone"),

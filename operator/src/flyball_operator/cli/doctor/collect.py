@@ -120,7 +120,16 @@ async def _operator(api: KubeApi, deployment: Object, places: Sequence[str]) -> 
             unread = lease
         elif lease is not None:
             leases[name] = lease
-    return Operator(deployment, unread or leases, await _denied(api, bare, places))
+    return Operator(deployment, unread or leases, await _denied(api, bare, places), await _pods_not_ready(api, bare))
+
+
+async def _pods_not_ready(api: KubeApi, operator: Operator) -> Sequence[Object]:
+    """Its pods, where some are not Ready: they say why."""
+    if operator.ready >= operator.replicas:
+        return ()
+    chosen = ",".join(f"{key}={value}" for key, value in sorted(operator.labels.items()))
+    found = await _all(api, PODS, operator.namespace, chosen)
+    return () if isinstance(found, Unread) else found
 
 
 async def _denied(api: KubeApi, operator: Operator, places: Sequence[str]) -> list[str] | Unread:

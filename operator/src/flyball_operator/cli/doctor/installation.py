@@ -29,11 +29,13 @@ class Operator:
     """A Deployment of the operator.
 
     `leases`: those of its election that there are, by name. `denied`: rights that its account lacks, in words.
+    `pods`: its own, where some are not Ready and pods may be listed.
     """
 
     deployment: Object
     leases: Mapping[str, Object] | Unread
     denied: Sequence[str] | Unread
+    pods: Sequence[Object] = ()
 
     @property
     def name(self) -> str:
