@@ -395,7 +395,12 @@ def test_what_is_broken_is_named_by_its_check(
 
 
 #: What follows from the cause: without an operator nothing is told of it, and what no operator looked at says nothing.
-FOLLOWS = {"none": {"namespaces"}, "unwatched": {"prometheus"}, "other-plugin": {"plugin"}}
+FOLLOWS = {
+    "none": {"namespaces"},
+    "unwatched": {"prometheus"},
+    "unattended": {"prometheus"},
+    "other-plugin": {"plugin"},
+}
 
 
 @pytest.mark.parametrize(("change", "check", "level", "message", "mend"), BROKEN)

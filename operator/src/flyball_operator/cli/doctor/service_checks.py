@@ -244,10 +244,9 @@ def _reasons(installation: Installation, tenant: Tenant, service: Object) -> Ite
     explain = f"flyball explain {meta['name']} -n {meta['namespace']}"
     accepted = _condition(service, ConditionType.ACCEPTED)
     tuned = _condition(service, ConditionType.TUNED)
-    lease = tenant.lease if isinstance(tenant.lease, dict) else None
     if not accepted:
         yield _unseen(installation, tenant, where)
-    elif since := unattended_since(lease, installation.now):
+    elif since := _unattended(installation, tenant):
         said = f"{where}: no operator has looked after {tenant.name} since {since}: its status is of then"
         yield fail(check, said, "mend the operator, or add the namespace to watch.namespaces of one")
     elif accepted["reason"] == NAMESPACE_NOT_WATCHED:
@@ -295,9 +294,16 @@ def _governed(service: Object) -> bool:
     return bool((service["spec"].get("engine") or {}).get("governed", True))
 
 
+def _unattended(installation: Installation, tenant: Tenant) -> str:
+    """Since when no operator has looked after a namespace; empty where one does, or it is not known."""
+    return unattended_since(tenant.lease if isinstance(tenant.lease, dict) else None, installation.now)
+
+
 def _of_metrics(installation: Installation) -> Iterator[tuple[Object, Mapping[str, Any]]]:
-    for _, service in services(installation):
-        if found := _condition(service, ConditionType.METRICS_AVAILABLE):
+    """Services with what is said of their metrics, but for what was said when an operator still looked."""
+    for tenant, service in services(installation):
+        found = _condition(service, ConditionType.METRICS_AVAILABLE)
+        if found and not _unattended(installation, tenant):
             yield service, found
 
 
