@@ -14,6 +14,7 @@ from flyball_operator.prometheus.answers import (
     figures,
     name_of,
     ran_of,
+    samples_of,
     scrapes_of,
     signals_of,
     step_key,
@@ -93,11 +94,23 @@ class TestVectors:
             figures([self.sample(value)], name_of)
 
     @pytest.mark.parametrize(
-        "answer", [None, {}, [1], [{"metric": {"a": 1}, "value": [1, "1"]}], [{"value": [1, "1"]}]]
+        "answer", [None, {}, [1], [{"metric": [], "value": [1, "1"]}], [{"value": [1, "1"]}], [{"metric": {}}]]
     )
     def test_another_form_is_refused(self, answer: object) -> None:
         with pytest.raises(BadVectorError):
             figures(answer, name_of)
+        with pytest.raises(BadVectorError):
+            list(samples_of(answer))
+
+    @pytest.mark.parametrize("label", ["field", "bucket", "kind", "job", UID, NAMESPACE])
+    @pytest.mark.parametrize("value", [5, None, ["a"], {}, True])
+    def test_a_label_that_is_no_string_is_refused(self, label: str, value: object) -> None:
+        answer = [self.sample(), self.sample(**{label: value})]
+        if (label, value) != (UID, None):  # as if it were not there
+            with pytest.raises(BadVectorError):
+                figures(answer, step_key)
+        with pytest.raises(BadVectorError):
+            list(samples_of(answer))
 
 
 def test_limits_that_ran_are_known_where_the_least_and_the_most_are() -> None:

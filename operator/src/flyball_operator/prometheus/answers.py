@@ -31,6 +31,7 @@ class BadVectorError(Exception):
     """An answer does not have the form of an instant vector."""
 
 
+_FORM: Final = "not an instant vector: a sample has labels, a time, and a value of 64 characters"
 #: Characters of a figure at most.
 _LONGEST: Final = 64
 _TIMES: Final = frozenset({float, int})
@@ -43,7 +44,7 @@ _MOST_CELLS: Final = 84
 _OF_ANY_STEP: Final = frozenset({"steps", "seconds", "seconds_squared", "tokens"})
 
 
-_Key = TypeVar("_Key")
+_Key = TypeVar("_Key", bound="str | tuple[str, ...]")
 #: Figures of one service by the job that scraped it; "" where the query sums over jobs.
 ByJob: TypeAlias = Mapping[str, Mapping[_Key, float]]
 #: What a sum over the steps of a cell is known by: its field, and bucket and kind as labels have them.
@@ -71,30 +72,46 @@ Ran = Mapping[str, tuple[float, float]]
 
 
 def samples_of(answer: Any) -> Iterator[tuple[dict[str, str], float, str]]:
-    """Labels, time and value of each sample of an instant vector. Raises `BadVectorError` on another form.
+    """Labels, time and value of each sample of an instant vector. Raises `BadVectorError` on another form."""
+    for labels, at, text in _samples(answer):
+        if any(type(label) is not str for label in labels.values()):
+            raise BadVectorError(_FORM)
+        yield labels, at, text
 
-    By hand: there are a hundred thousand in a tick of many services, and a validator takes as long as all the rest.
+
+def _samples(answer: Any) -> Iterator[tuple[dict[str, str], float, str]]:
+    """The same, but that labels may be no strings.
+
+    By hand: there are a hundred thousand in a tick of many services, and a validator takes as long as all the rest. To
+    look at each label takes as long again.
     """
     if not isinstance(answer, list):
         raise BadVectorError("not an instant vector: no list of samples")
     for sample in answer:
         try:
             labels, (at, text) = sample["metric"], sample["value"]
-            sound = type(text) is str and type(at) in _TIMES
-            # Raises for what is no string, in a third of the time that looking at each type takes.
-            "".join(labels.values())
-        except (AttributeError, KeyError, TypeError, ValueError):
+            sound = type(labels) is dict and type(text) is str and type(at) in _TIMES
+        except (KeyError, TypeError, ValueError):
             sound = False
         if not sound or len(text) > _LONGEST:
-            raise BadVectorError("not an instant vector: a sample has labels, a time, and a value of 64 characters")
+            raise BadVectorError(_FORM)
         yield labels, at, text
 
 
 def figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_Key]:
     """An instant vector by service, job and what `key` makes of the other labels. Raises `BadVectorError`."""
+    try:
+        return _figures(answer, key)
+    except TypeError as error:
+        raise BadVectorError(_FORM) from error
+
+
+def _figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_Key]:
+    """The same; raises TypeError where a label that is looked at is no string. Few differ, so each is checked once."""
     found: dict[Identity, dict[str, dict[_Key, float]]] = {}
+    names = set[_Key]()
     time = 0.0
-    for labels, at, text in samples_of(answer):
+    for labels, at, text in _samples(answer):
         try:
             value = float(text)
         except ValueError:
@@ -103,10 +120,15 @@ def figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_K
             continue
         identity, job, time = (labels.get(NAMESPACE, ""), uid), labels.get(JOB, ""), at
         if (jobs := found.get(identity)) is None:
+            "".join(identity)
             jobs = found[identity] = {}
         if (named := jobs.get(job)) is None:
+            "".join(job)
             named = jobs[job] = {}
-        named[key(labels)] = value
+        if (name := key(labels)) not in names:
+            "".join(name)
+            names.add(name)
+        named[name] = value
     return Figures(time, found)
 
 
