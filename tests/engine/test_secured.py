@@ -143,7 +143,8 @@ def test_without_avx512_the_small_model_has_kernels_of_its_numbers(secured: Secu
     used = set(MULTIPLIED.findall(secured.server.log.read_text(errors="replace")))
     # Of bfloat16 oneDNN multiplies nothing there: torch does, in plain loops.
     assert used, "none of oneDNN's multiplications"
-    assert all(each.endswith("avx2") for each in used), used
+    # That of vLLM 0.26 has one for all that multiply float32.
+    assert all(each.endswith("avx2") or each == "gemm:jit:f32" for each in used), used
 
 
 def test_probes_and_scrapes_need_no_key_and_clients_do(secured: Secured) -> None:
