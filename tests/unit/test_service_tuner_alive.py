@@ -238,3 +238,14 @@ async def test_a_service_made_again_in_another_shard_of_the_replica_keeps_its_se
         after.tuned = False
         await asyncio.sleep(30)
         assert 'service="chat"' not in generate_latest(registry).decode()
+
+
+@in_virtual_time
+async def test_while_no_engine_has_told_its_sizes_there_is_nothing_to_decide() -> None:
+    harness, registry = Harness(), CollectorRegistry()
+    spec = {name: said for name, said in harness.raw["spec"].items() if name not in ("model", "engine", "batching")}
+    harness.raw["spec"] = spec | {"workload": {"selector": {"matchLabels": {"app": "llm"}}}}
+    harness.engines.plain = {"pod-1"}
+    async with working(harness, registry):
+        await asyncio.sleep(2 * NOT_DECIDING_SECONDS)
+        assert age(registry, "decision") < 20

@@ -107,6 +107,7 @@ class ServiceTuner:
             await self._engine_pods.survey()
         context.note_ceilings(self._engine_pods.known.ceilings)
         if not context.sized:
+            self.liveness.without_engines()
             await self._reporter.report()
             return
         self._engine_pods.observe(observation, context.setpoint)

@@ -57,6 +57,10 @@ class DecisionAge:
             return DecisionAge(decided_at=now, busy_at=busy_at, steps=steps)
         return replace(self, busy_at=busy_at, steps=steps, cause=_cause(decision, state, observation))
 
+    def without_engines(self, now: float) -> DecisionAge:
+        """With one tick in which no engine had told its sizes: there is nothing to decide."""
+        return replace(self, decided_at=now, cause="")
+
     def not_deciding(self, now: float) -> str | None:
         """What has kept the law from deciding for minutes, None if nothing has."""
         return self.cause if self.cause and now - self.decided_at >= NOT_DECIDING_SECONDS else None

@@ -36,6 +36,10 @@ class Liveness:
             decision, state, observation, running=engine_pods.running, steps=engine_pods.steps_made, now=self._clock()
         )
 
+    def without_engines(self) -> None:
+        """Note that no engine has told its sizes, so that nothing is to be decided."""
+        self._decision_age = self._decision_age.without_engines(self._clock())
+
     def completed(self) -> None:
         """A tick came to its end."""
         self._completed_at, self._failure = self._clock(), ""
