@@ -32,7 +32,7 @@ def two_cores(
     with started(server_python, folder, model=model, plugin=forking_plugin, owned=owned, user=user) as server:
         server.expect_ready()
         with closing(ControlClient(server.control_url, server.signer)) as control:
-            eventually(control.answers, expecting="the first API server has the control port; another may serve before")
+            eventually(control.read, expecting="the first API server has the control port; another may serve before")
             yield Served(server, control)
 
 

@@ -169,13 +169,14 @@ class Gated:
         raise AssertionError(f"{_ATTEMPTS} times an answer of {_LONGEST} tokens was whole before the test was done")
 
     def posted_beside_another(
-        self, path: str, body: dict[str, Any], counted: Callable[[], int] = lambda: 0
-    ) -> tuple[httpx.Response, int]:
-        """The answer, and how much more is counted after it."""
+        self, path: str, body: dict[str, Any], *counted: Callable[[], int]
+    ) -> tuple[httpx.Response, list[int]]:
+        """The answer, and how much more each counter shows after it."""
 
-        def post() -> tuple[httpx.Response, int]:
-            before = counted()
-            return self.post(path, body), counted() - before
+        def post() -> tuple[httpx.Response, list[int]]:
+            before = [count() for count in counted]
+            answer = self.post(path, body)
+            return answer, [count() - earlier for count, earlier in zip(counted, before, strict=True)]
 
         return self.beside_another(post)
 
@@ -223,7 +224,7 @@ def test_late_requests_are_refused_before_anything_is_answered(gated: Gated, rou
     error = answer.json()["error"]
     assert "overloaded" in error["message"]
     assert f"retry after {answer.headers['Retry-After']} s" in error["message"]
-    assert refused == 1
+    assert refused == [1]
 
 
 @pytest.mark.parametrize("route", GENERATING)
@@ -256,13 +257,15 @@ def test_an_answer_that_will_be_too_long_is_refused_where_it_is_to_be_whole_in_t
         answer = gated.post("/v1/completions", body)
         assert answer.status_code in (200, 503), answer.text
 
-    def both() -> tuple[list[httpx.Response], httpx.Response]:
+    def both() -> tuple[httpx.Response | None, httpx.Response]:
         # One in 30 s is let in, whatever is expected of it.
-        long_ones = [gated.post("/v1/completions", long) for _ in range(2)]
-        return long_ones, gated.post("/v1/completions", COMPLETION)
+        asked = (gated.post("/v1/completions", long) for _ in range(2))
+        refused = next((answer for answer in asked if answer.status_code != 200), None)
+        return refused, gated.post("/v1/completions", COMPLETION)
 
-    asked, answered = gated.beside_another(both)
-    assert 503 in [answer.status_code for answer in asked], [answer.text for answer in asked]
+    refused, answered = gated.beside_another(both)
+    assert refused is not None
+    assert refused.status_code == 503, refused.text
     assert answered.status_code == 200, answered.text
 
 
@@ -399,16 +402,16 @@ def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refu
 def test_what_becomes_late_while_it_waits_is_refused_while_nothing_was_sent(gated: Gated, route: str) -> None:
     path, body = GENERATING[route]
     gated.lets_nobody_run_beside_another(deadline=0.5)
-    requests = gated.requests("refused")
-    answer, expired = gated.posted_beside_another(path, body, lambda: gated.admissions(AdmissionReason.EXPIRED))
+    answer, more = gated.posted_beside_another(
+        path, body, lambda: gated.admissions(AdmissionReason.EXPIRED), lambda: gated.requests("refused")
+    )
     expect_route(answer)
     assert answer.status_code == 503, answer.text
     assert answer.headers["content-type"] == "application/json"
     assert 1 <= int(answer.headers["Retry-After"]) <= 2 * MOST_LATE_SECONDS
     error = answer.json()["error"]
     assert f"retry after {answer.headers['Retry-After']} s" in error["message"]
-    assert expired == 1
-    assert gated.requests("refused") > requests
+    assert more == [1, 1]
 
 
 def test_both_kinds_of_refusals_have_the_status_that_the_setpoint_names(gated: Gated) -> None:

@@ -11,14 +11,14 @@ from flyball_lab.benches.law import contenders
 from flyball_lab.benches.law.ablation import SHARES, Run, changed, in_force
 from flyball_lab.benches.law.contenders import play, the_law
 from flyball_lab.benches.law.random_scenarios import random_scenarios
-from flyball_lab.benches.law.scenarios import SCENARIOS
+from flyball_lab.benches.law.scenarios import scenario
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.virtual import run
 
 
 @pytest.mark.parametrize("name", SHARES)
 def test_the_law_runs_with_each_share_that_an_ablation_tries(name: str) -> None:
-    short = replace(next(one for one in SCENARIOS if one.name == "h100 code in bursts"), phases=((8, "code"),))
+    short = replace(scenario("h100 code in bursts"), phases=((8, "code"),))
     for change in changed(name):
         with in_force(change):
             assert play(short, the_law(5.0), 1, gate=True).goodput > 0
@@ -28,6 +28,7 @@ def test_the_law_runs_with_each_share_that_an_ablation_tries(name: str) -> None:
     ("change", "simulated"),
     [
         (("cusum_alarm", 7.5), False),
+        (("spare", 0.05), False),
         (("token_margin", 0.46), True),
         (("hysteresis", 0.0), True),
     ],
@@ -35,7 +36,7 @@ def test_the_law_runs_with_each_share_that_an_ablation_tries(name: str) -> None:
 def test_what_decides_the_same_is_not_simulated_again_and_what_does_not_is(
     change: tuple[str, float], simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = replace(next(one for one in SCENARIOS if one.name == "h100 code in bursts"), phases=((8, "code"),))
+    short = replace(scenario("h100 code in bursts"), phases=((8, "code"),))
     as_it_is = Run(short, 1, gate=True, changed=None).play()
     with in_force(change):
         whole = play(short, the_law(5.0), 1, gate=True)

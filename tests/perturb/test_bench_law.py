@@ -10,7 +10,7 @@ from flyball_engine.contract import Knob, Limits, Metric, Setpoint
 from flyball_lab.benches.law.closed_loop import ClosedLoop, Constant
 from flyball_lab.benches.law.contenders import COARSE, COARSE_BUDGETS, Contender, contenders, gated_contenders, play
 from flyball_lab.benches.law.measures import most_within
-from flyball_lab.benches.law.scenarios import SCENARIOS, UNEVEN, Scenario
+from flyball_lab.benches.law.scenarios import SCENARIOS, UNEVEN, Scenario, scenario
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.presets import PRESETS
@@ -75,7 +75,7 @@ def test_a_slow_down_befalls_every_policy() -> None:
 
 
 def test_in_bursts_of_short_answers_those_whom_the_gate_lets_in_keep_their_objectives() -> None:
-    bursts = next(scenario for scenario in SCENARIOS if scenario.burst > 1)
+    bursts = next(one for one in SCENARIOS if one.burst > 1)
     closed_loop, requests = Overheard(bursts.tuning, tick=5.0, gated=True), bursts.requests(1)
     said = closed_loop.heard(bursts, requests, until=bursts.seconds + 60.0)
     gated_since = next(at for at, setpoint in said if setpoint.shed is not None)
@@ -106,7 +106,7 @@ def test_behind_a_gate_it_waits_for_a_model_and_leaves_the_tokens_to_the_budget(
 
 @pytest.mark.parametrize("gate", [False, True], ids=["open", "gated"])
 def test_an_end_to_end_objective_is_not_chased_with_every_window_s_lengths(gate: bool) -> None:
-    chats = next(scenario for scenario in SCENARIOS if scenario.name == "a100 chat")
+    chats = scenario("a100 chat")
     whole = LatencyObjective("whole", Metric.END_TO_END_LATENCY, 14.0, 0.01)
     tuning = replace(chats.tuning, objectives=(chats.tuning.objectives[0], whole))
     closed_loop = ClosedLoop(tuning, tick=5.0, gated=gate)
@@ -115,12 +115,8 @@ def test_an_end_to_end_objective_is_not_chased_with_every_window_s_lengths(gate:
 
 
 def test_short_first_steps_keep_the_tokens_of_long_prompts_that_come_before_a_model() -> None:
-    retrieval = next(scenario for scenario in SCENARIOS if scenario.name == "h100 retrieval")
+    retrieval = scenario("h100 retrieval")
     assert play(retrieval, LAW, 1, gate=True).kept == 1.0
-
-
-def scenario(name: str) -> Scenario:
-    return next(one for one in SCENARIOS if one.name == name)
 
 
 def test_of_swarms_that_come_before_a_model_those_let_in_keep_their_objectives() -> None:
@@ -198,13 +194,13 @@ def test_every_scenario_has_the_same_policies() -> None:
 
 
 def test_there_are_a_dozen_of_scenarios_and_no_two_alike() -> None:
-    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS) >= 12
+    assert len({one.name for one in SCENARIOS}) == len(SCENARIOS) >= 12
 
 
 def test_clients_that_give_up_are_in_a_scenario() -> None:
-    scenario = next(one for one in SCENARIOS if one.patience < 60)
-    requests = scenario.requests(1)
-    run(scenario.core(1), requests, until=scenario.seconds)
+    impatient = next(one for one in SCENARIOS if one.patience < 60)
+    requests = impatient.requests(1)
+    run(impatient.core(1), requests, until=impatient.seconds)
     left = sum(request.fate is Fate.LEFT for request in requests)
     assert 0.05 < left / len(requests) < 0.9
 

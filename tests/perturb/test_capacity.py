@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_lab.benches.law.closed_loop import ClosedLoop
-from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
+from flyball_lab.benches.law.scenarios import Scenario, scenario
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.virtual import build, run
 
@@ -21,12 +21,6 @@ Note = Callable[[str], None]
 #: Arrivals of the first minute find an engine at its start values.
 WARM_UP = 60.0
 AFTERWARDS = 60.0
-
-
-def scenario(name: str) -> Scenario:
-    (found,) = (one for one in SCENARIOS if one.name == name)
-    assert isinstance(found, Scenario)
-    return found
 
 
 def at(scene: Scenario, rate: float, *, minutes: int) -> Scenario:

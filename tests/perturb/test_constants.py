@@ -13,7 +13,7 @@ from flyball_engine.figures import percent
 from flyball_lab.benches.law.ablation import LONG_ANSWERS_END, in_force
 from flyball_lab.benches.law.closed_loop import ClosedLoop
 from flyball_lab.benches.law.contenders import play, the_law
-from flyball_lab.benches.law.scenarios import SCENARIOS
+from flyball_lab.benches.law.scenarios import scenario
 from flyball_lab.benches.scaling import compare
 from flyball_lab.simulator.virtual import run
 from flyball_operator.tuning.spec import LatencyObjective
@@ -26,7 +26,7 @@ GAPS = LatencyObjective("gaps", Metric.INTER_TOKEN_LATENCY, 0.020, 0.01)
 
 def late_gaps() -> float:
     """The share of gaps between tokens that were longer than the objective, in a busy engine under the law."""
-    chat = next(case for case in SCENARIOS if case.name == "h100 chat")
+    chat = scenario("h100 chat")
     first, _ = chat.tuning.objectives
     core = chat.core(1)
     closed_loop = ClosedLoop(replace(chat.tuning, objectives=(first, GAPS)), tick=5.0, gated=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_lab.benches.law.contenders import Contender, contenders, play, the_law
-from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
+from flyball_lab.benches.law.scenarios import Scenario, scenario
 
 #: A small grid: its best is nearly that of a large one.
 GRID = tuple(one for one in contenders((32, 64, 256), (512, 2048, 8192)) if one.in_grid)
@@ -16,9 +16,7 @@ CODE, CHAT = "code", "conversation"
 
 
 def shifting(*phases: tuple[float, str]) -> Scenario:
-    (chat,) = (one for one in SCENARIOS if one.name == "h100 chat")
-    assert isinstance(chat, Scenario)
-    return replace(chat, phases=phases)
+    return replace(scenario("h100 chat"), phases=phases)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_lab.benches.law.contenders import Contender, contenders, play, the_law
-from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
+from flyball_lab.benches.law.scenarios import Scenario, scenario
 from flyball_lab.simulator.core_config import Speculation
 
 #: A small grid: its best is nearly that of a large one.
@@ -16,9 +16,7 @@ GRID = tuple(one for one in contenders((32, 64, 256), (512, 2048)) if one.in_gri
 
 
 def drafting(rate: float, *, tpot: float, speculation: Speculation) -> Scenario:
-    (chat,) = (one for one in SCENARIOS if one.name == "h100 chat")
-    assert isinstance(chat, Scenario)
-    return replace(chat, phases=((rate, "conversation"),) * 3, tpot=tpot, speculation=speculation)
+    return replace(scenario("h100 chat"), phases=((rate, "conversation"),) * 3, tpot=tpot, speculation=speculation)
 
 
 @pytest.mark.parametrize(

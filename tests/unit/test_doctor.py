@@ -328,7 +328,7 @@ BROKEN: list[Any] = [
         without_its_image,
         "operator",
         Level.FAIL,
-        '0 of 1 pods Ready; flyball-0: Back-off pulling image "flyball/operator:0.1"',
+        '0 of 1 pods Ready; pod flyball-0, container operator: Back-off pulling image "flyball/operator:0.1"',
         "image.tag",
         id="no-image",
     ),

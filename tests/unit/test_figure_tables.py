@@ -45,7 +45,7 @@ MARKDOWN = """\
 |chats|0.90|120|
 |code|0.80 ± 0.1||
 
-*`hack/bench law --quick`, 23 November 2026, 2 cores, no GPU, sources 0.1.0 at 98d5118. Seed 1.*
+*Measured by `hack/bench law --quick` on 23 November 2026. Machine: 2 cores, no GPU. Sources: 0.1.0 at 98d5118. Seed 1.*
 """
 
 

@@ -140,7 +140,6 @@ def test_what_a_version_lacks_is_refused_by_name(lacking: str) -> None:
 def test_what_vllm_refuses_is_counted_once_and_told_to_come_back() -> None:
     cores = GatedCores()
     request_gate = RequestGate(cores.gate, lambda: 0.0, lambda: 0.5)
-    request_gate.closed(request_gate.opened())  # another test may have left a request open
     request_gate.overflowed()  # outside of a request for tokens nobody was refused
     ticket = request_gate.opened()
     request_gate.overflowed()

@@ -88,6 +88,7 @@ def test_a_request_that_the_core_refuses_has_its_reason(request_gate: RequestGat
     request_gate.expired(ticket, waited=3.5)
     found = spans.only()
     assert (found["flyball.gate.reason"], found["flyball.gate.retry_after_seconds"]) == ("expired", 6)
+    request_gate.closed(ticket)
 
 
 def test_a_request_whose_caller_is_not_sampled_has_no_span(request_gate: RequestGate, spans: Spans) -> None:
@@ -98,7 +99,9 @@ def test_a_request_whose_caller_is_not_sampled_has_no_span(request_gate: Request
 
 
 def test_where_nobody_traces_there_is_no_span(request_gate: RequestGate) -> None:
-    assert request_gate.opened().span is None
+    ticket = request_gate.opened()
+    assert ticket.span is None
+    request_gate.closed(ticket)
 
 
 class Broken:

@@ -174,7 +174,7 @@ def test_what_is_asked_of_the_queue() -> None:
 
 def test_a_new_service() -> None:
     raw = good(metadata__namespace="team", metadata__uid="uid-1")
-    texts = [one.text for one in why(parsed(raw, deployment=None, pods=[], events=[], now=NOW))]
+    texts = [one.text for one in why(parsed(raw, deployment=None, pods=[], events=[], lease=None, now=NOW))]
     assert texts == [
         "team/chat is new: no operator has reported on it yet.",
         "Next: if this stays for a minute, flyball doctor says whether an operator looks after this namespace.",

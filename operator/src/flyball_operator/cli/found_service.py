@@ -24,8 +24,8 @@ _DAY: Final = 24 * _HOUR
 class Found:
     """A service and what is around it, as it was read. `spec`: None where it is wrong, `error` then says what is.
 
-    `deployment`: None where there is none, or it may not be read. `events`: about the service. `unattended`: since when
-    no operator has looked after its namespace; empty where one does, or it is not known.
+    `deployment`, and the namespace's `lease`: None where there is none, or it may not be read. `events`: about the
+    service.
     """
 
     meta: ObjectMeta
@@ -35,8 +35,8 @@ class Found:
     deployment: Object | None
     pods: Sequence[Object]
     events: Sequence[Object]
+    lease: Object | None
     now: datetime
-    unattended: str = ""
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """A condition, None where nobody has said it yet."""
@@ -46,6 +46,11 @@ class Found:
         """A condition that has this status."""
         found = self.condition(kind)
         return found if found is not None and found.status == status else None
+
+    @property
+    def unattended(self) -> str:
+        """Since when no operator has looked after its namespace; empty where one does, or it is not known."""
+        return unattended_since(self.lease, self.now)
 
     @property
     def where(self) -> str:

@@ -11,7 +11,7 @@ from flyball_operator.api import names
 from flyball_operator.api.objects import Object, controlled_by
 from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
 from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in, one_service
-from flyball_operator.cli.found_service import Found, unattended_since
+from flyball_operator.cli.found_service import Found
 from flyball_operator.cli.terminal import wrapped
 from flyball_operator.cli.why_sentences import why
 
@@ -82,8 +82,8 @@ async def _found(api: KubeApi, namespace: str, name: str) -> Found:
         deployment=deployment if deployment is not None and controlled_by(deployment, uid) else None,
         pods=pods,
         events=[one for one in events if (one.get("involvedObject") or {}).get("uid") == uid],
-        now=datetime.now(UTC),
         lease=await read(LEASES, names.NAMESPACE_LEASE),
+        now=datetime.now(UTC),
     )
 
 
@@ -93,8 +93,8 @@ def parsed(
     deployment: Object | None,
     pods: list[Object],
     events: list[Object],
+    lease: Object | None,
     now: datetime,
-    lease: Object | None = None,
 ) -> Found:
     """What was read, with the service parsed; a spec that is wrong is told, not raised. Raises `NotHadError`."""
     error = ""
@@ -105,4 +105,4 @@ def parsed(
         meta, spec, status, error = wrong.metadata, None, wrong.status, "; ".join(wrong.errors)
     except ParseError as wrong:
         raise NotHadError(f"this is no InferenceService: {wrong}") from wrong
-    return Found(meta, spec, status, error, deployment, pods, events, now, unattended_since(lease, now))
+    return Found(meta, spec, status, error, deployment, pods, events, lease, now)

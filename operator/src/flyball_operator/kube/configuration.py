@@ -21,8 +21,8 @@ async def load_configuration() -> client.Configuration:
     except config.ConfigException:
         try:
             await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        except (config.ConfigException, OSError) as error:
-            raise ClusterError(f"neither a pod's service account nor a usable kubeconfig: {error}") from error
+        except Exception as error:
+            raise ClusterError(f"neither a pod's service account nor a usable kubeconfig: {_wrong(error)}") from error
     return configuration
 
 
@@ -43,16 +43,21 @@ async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
         contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
         chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
         return configuration, str(chosen["context"].get("namespace") or "default")
-    except OSError as error:
-        raise ClusterError(f"no usable kubeconfig: {error.filename}: {error.strerror}") from error
-    except config.ConfigException as error:
-        raise ClusterError(f"no usable kubeconfig: {error}") from error
-    except YAMLError as error:
-        # Its parser says it over several lines.
-        raise ClusterError(f"no usable kubeconfig: {' '.join(str(error).split())[:300]}") from error
     except Exception as error:
-        # The client reads a file as if it had the form, and stumbles in many ways where it has another.
-        raise ClusterError(f"no usable kubeconfig: {files} is no `kind: Config`") from error
+        raise ClusterError(f"no usable kubeconfig: {_wrong(error, files)}") from error
+
+
+def _wrong(error: Exception, files: str = "the file") -> str:
+    """What is wrong with a kubeconfig.
+
+    The client reads it as if it had the form, and stumbles in many ways where it has another.
+    """
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, config.ConfigException | YAMLError):
+        # YAML's parser says it over several lines.
+        return " ".join(str(error).split())[:300]
+    return f"{files} is no `kind: Config`"
 
 
 def _in_a_pod(configuration: client.Configuration) -> bool:

@@ -89,13 +89,6 @@ class ControlClient:
         assert response.status_code >= 400, response.text
         return response.status_code, ErrorBody.model_validate_json(response.content)
 
-    def answers(self) -> bool:
-        """Whether there is a control port to speak to."""
-        try:
-            return self._http.get(SETPOINT_PATH).status_code == 200
-        except httpx.TransportError:
-            return False
-
     def read(self) -> ReadBack:
         """Read back."""
         response = self._http.get(SETPOINT_PATH)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import httpx
+
 T = TypeVar("T")
 
 
@@ -22,7 +24,7 @@ def eventually(probe: Callable[[], T | None], *, expecting: str, within: float =
         error: Exception | None = None
         try:
             seen = probe()
-        except (OSError, subprocess.SubprocessError) as caught:
+        except (OSError, subprocess.SubprocessError, httpx.TransportError) as caught:
             seen, error = None, caught
         if seen:
             return seen

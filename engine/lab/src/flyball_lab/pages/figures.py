@@ -69,12 +69,13 @@ class Measured(_Model):
     note: Text | None
 
     def caption(self) -> str:
-        """One line for readers; empty if nothing is known."""
-        day = None if self.date is None else f"{self.date.day} {self.date:%B %Y}"
-        commit = None if self.sources is None else f"sources {self.sources}"
-        command = None if self.command is None else f"`{self.command}`"
-        where = ", ".join(filter(None, (command, day, self.machine, commit)))
-        said = ". ".join(filter(None, (where, self.note)))
+        """Short sentences for readers; empty if nothing is known."""
+        command = None if self.command is None else f"by `{self.command}`"
+        day = None if self.date is None else f"on {self.date.day} {self.date:%B %Y}"
+        measured = " ".join(filter(None, ("Measured" if command or day else None, command, day)))
+        machine = None if self.machine is None else f"Machine: {self.machine}"
+        sources = None if self.sources is None else f"Sources: {self.sources}"
+        said = ". ".join(filter(None, (measured, machine, sources, self.note)))
         return f"*{said}.*" if said else ""
 
 

@@ -14,8 +14,8 @@ from flyball_operator.api.served_schema import lacked
 from flyball_operator.api.shards import shards
 from flyball_operator.cli.doctor.findings import Finding, fail, ok, skip, warn
 from flyball_operator.cli.doctor.installation import Installation, Operator, Unread, operator_container
-from flyball_operator.reconcile.plan.cause import Cause, CauseReason
-from flyball_operator.reconcile.plan.container_causes import of_container
+from flyball_operator.reconcile.plan import causes
+from flyball_operator.reconcile.plan.cause import CauseReason
 
 #: The least minor version of Kubernetes 1 that the chart installs on (`kubeVersion`).
 LEAST_MINOR: Final = 31
@@ -100,22 +100,12 @@ def operators(installation: Installation) -> Iterator[Finding]:
             mend = f"kubectl scale deployment {one.name} -n {one.namespace} --replicas=1"
             yield fail(check, f"{one.where} is scaled to 0", mend)
         elif ready < wanted:
-            level, said, why = warn if ready else fail, f"{one.where}: {ready} of {wanted} pods Ready", _not_ready(one)
+            level, said = warn if ready else fail, f"{one.where}: {ready} of {wanted} pods Ready"
+            why = causes.find(one.pods, None, None)
             mend = _CORRECT_IMAGE if why is not None and why.reason in _OF_IMAGE else log_command(one)
             yield level(check, said if why is None else f"{said}; {why.message}", mend)
         else:
             yield ok(check, f"{one.where}: {ready} of {wanted} pods Ready")
-
-
-def _not_ready(operator: Operator) -> Cause | None:
-    """Why its pods are not Ready, as far as the containers of one say."""
-    statuses = (
-        (pod["metadata"]["name"], found)
-        for pod in operator.pods
-        for found in (pod.get("status") or {}).get("containerStatuses") or ()
-    )
-    causes = (one for name, found in statuses for one in of_container(found, name, may_end=False, pull_error=""))
-    return next(causes, None)
 
 
 def versions(installation: Installation) -> Iterator[Finding]:

@@ -120,10 +120,10 @@ async def _operator(api: KubeApi, deployment: Object, places: Sequence[str]) -> 
             unread = lease
         elif lease is not None:
             leases[name] = lease
-    return Operator(deployment, unread or leases, await _denied(api, bare, places), await _pods_not_ready(api, bare))
+    return Operator(deployment, unread or leases, await _denied(api, bare, places), await _pods(api, bare))
 
 
-async def _pods_not_ready(api: KubeApi, operator: Operator) -> Sequence[Object]:
+async def _pods(api: KubeApi, operator: Operator) -> Sequence[Object]:
     """Its pods, where some are not Ready: they say why."""
     if operator.ready >= operator.replicas:
         return ()

@@ -24,7 +24,7 @@ from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.random_scenarios import random_scenarios
 from flyball_lab.benches.law.recorded_service import RecordedService
 from flyball_lab.benches.law.runs import finish
-from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
+from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario, scenario
 from flyball_lab.benches.options import Options
 from flyball_lab.harness.manifests import Object
 from flyball_lab.pages.figures import Cell, Column, table
@@ -49,18 +49,13 @@ QUICK: Final = (
     "h100 bursts before a model",
 )
 #: An engine that half-way becomes too slow for its load: what notices a change of the engine earns nothing elsewhere.
-SLOWED: Final = next(
-    replace(case, name=f"{case.name}, 40 % slower half-way", slow=1.4)
-    for case in SCENARIOS
-    if isinstance(case, Scenario) and case.name == "h100 mix shift"
-)
+SLOWED: Final = replace(scenario("h100 mix shift"), name="h100 mix shift, 40 % slower half-way", slow=1.4)
 #: Answers that no objective for whole ones allows, and then short ones: an engine that refuses must find out.
-LONG_ANSWERS_END: Final = next(
-    replace(
-        case, name="h100 long answers end", phases=((1.0, "reasoning"),) * 2 + ((12.0, "conversation"),) * 2, answer=600
-    )
-    for case in SCENARIOS
-    if isinstance(case, Scenario) and case.name == "h100 whole answers"
+LONG_ANSWERS_END: Final = replace(
+    scenario("h100 whole answers"),
+    name="h100 long answers end",
+    phases=((1.0, "reasoning"),) * 2 + ((12.0, "conversation"),) * 2,
+    answer=600,
 )
 #: Played with each seed, and so many that are made from a seed, besides.
 CASES: Final = (*SCENARIOS, SLOWED, LONG_ANSWERS_END)

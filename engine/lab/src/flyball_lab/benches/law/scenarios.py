@@ -268,3 +268,8 @@ SCENARIOS: Final = (
         cold=8.0,
     ),
 )
+
+
+def scenario(name: str) -> Scenario:
+    """The one of this name."""
+    return next(one for one in SCENARIOS if one.name == name)
