@@ -11,11 +11,12 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from flyball_lab.harness.streams import StreamLoad, StreamTotals
+from flyball_lab.harness.streams import LostRequest, StreamLoad, StreamTotals
 from flyball_lab.harness.waiting import eventually
 from support.cluster import get, kubectl
 from support.faults import FAULTS, Fault, engine_is_killed
@@ -36,6 +37,19 @@ SETTLED = 120.0
 SLACK = {"memory": 32.0, "tasks": 8.0, "files": 8.0}
 
 
+@dataclass(frozen=True)
+class Period:
+    """From when a fault began to when it was mended, on the monotonic clock."""
+
+    fault: Fault
+    began: float
+    ended: float
+
+    def meets(self, lost: LostRequest) -> bool:
+        """Whether the request was under way then: a connection that nobody took may be given up when all is well."""
+        return lost.sent <= self.ended and self.began <= lost.ended
+
+
 @pytest.fixture
 def watched(chat: Service, flyball: Flyball) -> Iterator[Watch]:
     """The service and two operators whose clocks can be stepped."""
@@ -54,21 +68,24 @@ def test_faults_at_random_break_nothing_and_nothing_grows(
     print(f"FLYBALL_TEST_SOAK_SEED={SEED}", flush=True)  # noqa: T201 - to be run again, also where it is cut off
     until, suffered = time.monotonic() + 60 * MINUTES, dict.fromkeys(FAULTS, 0)
     writes, transitions = len(flyball.writes()), lease_transitions(flyball)
+    periods: list[Period] = []
     load = StreamLoad(url=chat.url(), model=MODEL, concurrency=4, prompt_tokens=(16, 200, 900), max_tokens=16)
     try:
         with load.running() as totals, watched.looking():
             for fault in in_turns(random.Random(SEED)):
                 if time.monotonic() > until:
                     break
-                lost = len(lost_requests(totals))
                 watched.kills += fault is engine_is_killed
                 began = time.monotonic()
                 fault(chat, flyball)
                 expect_mended(chat)
+                periods.append(Period(fault, began, time.monotonic()))
                 suffered[fault] += 1
-                watched.broken += unserved(totals, lost, fault)
-                print(f"{fault.__name__}: {time.monotonic() - began:.0f} s, {watched.broken}", flush=True)  # noqa: T201
+                expect_requests_to_go_on(totals)
+                broken = [*watched.broken, *unserved(totals, periods)]
+                print(f"{fault.__name__}: {time.monotonic() - began:.0f} s, {broken}", flush=True)  # noqa: T201
     finally:  # also of a run that a fault ended
+        watched.broken += unserved(load.totals, periods)
         note_figure(", ".join(f"{fault.__name__} {count} times" for fault, count in suffered.items()))
         note_figure(f"{load.totals.finished} requests finished, {len(lost_requests(load.totals))} lost")
         note_figure(f"looked at {watched.checks}, {len(watched.broken)} violations")
@@ -92,20 +109,23 @@ def expect_mended(chat: Service) -> None:
     chat.expect_governed(within=MEND_SECONDS)
 
 
-def lost_requests(totals: StreamTotals) -> list[str]:
+def expect_requests_to_go_on(totals: StreamTotals) -> None:
+    finished = totals.finished
+    eventually(lambda: totals.finished > finished + 8, expecting="requests go on", within=MEND_SECONDS)
+
+
+def lost_requests(totals: StreamTotals) -> list[LostRequest]:
     """Of a stream that began, an engine that dies leaves an answer with too few tokens."""
     return [*totals.failures, *totals.truncated]
 
 
-def unserved(totals: StreamTotals, lost: int, fault: Fault) -> list[str]:
-    """What requests lost in this fault, but for those that an engine took with it; and that they go on."""
-    gone = lost_requests(totals)[lost:]
-    finished = totals.finished
-    eventually(lambda: totals.finished > finished + 8, expecting="requests go on", within=MEND_SECONDS)
-    later = len(lost_requests(totals)) - lost - len(gone)
-    found = [] if fault is engine_is_killed or not gone else [f"{fault.__name__}: {len(gone)} lost, first: {gone[0]}"]
-    found += [f"after {fault.__name__}: {later} lost although the service was Ready"] if later else []
-    return found + [f"{fault.__name__}: {len(totals.refused)} refused" for _ in totals.refused[:1]]
+def unserved(totals: StreamTotals, periods: Sequence[Period]) -> list[str]:
+    """Requests that were refused, and those that were lost while no killed engine was missing."""
+    missing = [one for one in periods if one.fault is engine_is_killed]
+    lost = [one for one in lost_requests(totals) if not any(period.meets(one) for period in missing)]
+    refused = [f"{len(totals.refused)} refused"] if totals.refused else []
+    beside = {period.fault.__name__: None for period in periods if any(period.meets(one) for one in lost)}
+    return refused + ([f"{len(lost)} lost beside {', '.join(beside)}, first: {lost[0]}"] if lost else [])
 
 
 def lease_transitions(flyball: Flyball) -> int:

@@ -32,6 +32,18 @@ class FirstToken:
     seconds: float
 
 
+@dataclass(frozen=True)
+class LostRequest:
+    """One that did not get what it asked for: when it was sent and when it ended, by the monotonic clock, and why."""
+
+    sent: float
+    ended: float
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.why}, after {self.ended - self.sent:.1f} s"
+
+
 @dataclass
 class StreamTotals:
     """What the clients saw. `refused`: the Retry-After of each refusal; `first_tokens` of those that finished."""
@@ -39,8 +51,8 @@ class StreamTotals:
     finished: int = 0
     refused: list[int] = field(default_factory=list)
     first_tokens: list[FirstToken] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    truncated: list[str] = field(default_factory=list)
+    failures: list[LostRequest] = field(default_factory=list)
+    truncated: list[LostRequest] = field(default_factory=list)
 
     def expect_nothing_lost(self) -> None:
         """Assert that requests ran and that every one of them got all it asked for."""
@@ -96,12 +108,13 @@ class StreamLoad:
     async def _stream(self, session: aiohttp.ClientSession) -> None:
         while not self._stop.is_set():
             number = next(_NUMBERS)
+            sent = time.monotonic()
             try:
                 await self._request(session, number)
                 if self._pause and not self._stop.is_set():
                     await asyncio.sleep(self._pause)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                self.totals.failures.append(f"request {number}: {error!r}")
+                self.totals.failures.append(LostRequest(sent, time.monotonic(), f"request {number}: {error!r}"))
                 await asyncio.sleep(0.2)  # a dead endpoint would otherwise be hammered
 
     async def _request(self, session: aiohttp.ClientSession, number: int) -> None:
@@ -139,4 +152,5 @@ class StreamLoad:
         if first is not None:
             self.totals.first_tokens.append(FirstToken(sent, first))
         if not done or tokens != self._max_tokens:
-            self.totals.truncated.append(f"request {number}: {tokens} of {self._max_tokens} tokens, done={done}")
+            why = f"request {number}: {tokens} of {self._max_tokens} tokens, done={done}"
+            self.totals.truncated.append(LostRequest(sent, time.monotonic(), why))
