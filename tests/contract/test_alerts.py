@@ -119,7 +119,10 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
     ("Prometheus loses the pods", {
         condition("MetricsAvailable", "True", "Scraped"): GONE,
         condition("MetricsAvailable", "False", "NotScraped"): (1, 0),
-    }, 15, {"FlyballMetricsLost"}),
+        condition("Tuned", "True", "Applied"): GONE,
+        condition("Tuned", "False", "NotDeciding"): (1, 0),
+        f"flyball_operator_decision_age_seconds{{{SERVICE}}}": (20, 60),
+    }, 40, {"FlyballMetricsLost"}),
     ("an engine takes no setpoint", {
         condition("Tuned", "True", "Applied"): GONE,
         condition("Tuned", "False", "PushFailed"): (1, 0),
@@ -158,7 +161,11 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
     }, 5, {"FlyballShardWithoutLeader"}),
     ("an adoption that fails", {
         'flyball_operator_services_by_template{standing="failed"}': (1, 0),
-    }, 10, {"FlyballAdoptionFailed"}),
+        condition("TemplateOutdated", "True", "AdoptionFailed"): (1, 0),
+        READY: GONE,
+        condition("Ready", "False", "RolledBack"): (1, 0),
+        condition("Stalled", "True", "RolledBack"): (1, 0),
+    }, 40, {"FlyballAdoptionFailed"}),
     ("a ConfigMap of keys is somebody else's", {
         "flyball_operator_public_keys_unpublished": (1, 0),
     }, 10, {"FlyballPublicKeysNotWritten"}),
