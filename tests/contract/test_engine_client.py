@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,6 +278,8 @@ async def test_an_error_is_an_answer_and_an_answer_is_timed() -> None:
     assert isinstance(answers[0], Acknowledged)
     assert answers[0].seconds > 0
     assert isinstance(answers[1], UnreachableError)
+    assert answers[1].closed
+    assert "connection refused: nothing listens there" in str(answers[1])
 
 
 async def test_pods_of_one_tenant_that_never_answer_delay_no_other_tenant() -> None:
@@ -388,8 +391,29 @@ async def test_a_pod_that_never_answers_is_unreachable(monkeypatch: pytest.Monke
         return web.Response()
 
     async with impostor(hang) as where, client(Ed25519PrivateKey.generate()) as engines:
-        with pytest.raises(UnreachableError):
+        with pytest.raises(UnreachableError, match=r"no answer within 0\.3 s") as raised:
             await engines.read(where)
+    assert not raised.value.closed
+
+
+async def test_what_lets_no_connection_through_is_told_as_what_a_network_policy_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Connections beyond what waits to be accepted are not answered, as where a policy drops them."""
+    monkeypatch.setattr(client_module, "CONNECT_SECONDS", 0.3)
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        where = Address(key="x", tenant="team", ip="127.0.0.1", port=full.getsockname()[1])
+        async with client(Ed25519PrivateKey.generate()) as engines:
+            with pytest.raises(UnreachableError, match=r"no connection within 0\.3 s; .* NetworkPolicy") as raised:
+                await engines.read(where)
+    assert not raised.value.closed
 
 
 def pem(key: object, path: Path) -> Path:

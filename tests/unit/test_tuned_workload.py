@@ -67,19 +67,25 @@ async def test_before_an_engine_has_said_its_ceilings_nothing_is_sent() -> None:
 
 
 async def _unreachable(_: object) -> None:
-    raise UnreachableError("connection refused")
+    raise UnreachableError("connection refused", closed=True)
 
 
+@pytest.mark.parametrize("closed", [True, False], ids=["nothing listens", "nobody answers"])
 @in_virtual_time
-async def test_a_pod_without_a_control_port_is_named_with_what_to_do() -> None:
+async def test_a_pod_that_cannot_be_reached_is_named_with_what_to_do(closed: bool) -> None:
+    """What does not let the operator in may have the plugin: installing it anew mends nothing."""
+
+    async def unreachable(_: object) -> None:
+        raise UnreachableError("10.1.2.3:8001: so it is", closed=closed)
+
     harness = foreign("pod-1")
-    harness.engines.read = _unreachable  # type: ignore[method-assign, assignment]
+    harness.engines.read = unreachable  # type: ignore[method-assign, assignment]
     tuner = harness.tuner()
     await harness.tick(tuner, signals(now()))
     assert harness.condition(ConditionType.TUNED) == ("False", "EngineUnreachable")
     said = harness.message(ConditionType.TUNED)
-    assert said.startswith("pod-1: ")
-    assert "install the plugin and restart the pod" in said
+    assert said.startswith("pod-1: 10.1.2.3:8001: so it is")
+    assert ("install the plugin and restart the pod" in said) is closed
 
 
 @in_virtual_time

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from errno import ECONNREFUSED
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -187,7 +188,20 @@ class EngineClient:
             ) as response:
                 return response.status, await _bounded(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{address.ip}:{address.port}: {error or type(error).__name__}") from error
+            raise _unreachable(f"{address.ip}:{address.port}", error, seconds) from error
+
+
+def _unreachable(port: str, error: Exception, seconds: float) -> UnreachableError:
+    """In the words of whoever looks for the cause: the client's own name its classes, or nothing at all."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return UnreachableError(
+            f"{port}: no connection within {CONNECT_SECONDS:g} s; look for a NetworkPolicy that keeps the operator out"
+        )
+    if isinstance(error, TimeoutError):
+        return UnreachableError(f"{port}: no answer within {seconds:g} s")
+    if isinstance(error, aiohttp.ClientConnectorError) and error.errno == ECONNREFUSED:
+        return UnreachableError(f"{port}: connection refused: nothing listens there", closed=True)
+    return UnreachableError(f"{port}: {error or type(error).__name__}")
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

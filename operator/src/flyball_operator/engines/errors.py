@@ -28,9 +28,13 @@ class EngineError(EnginesError):
 
 
 class UnreachableError(EngineError):
-    """The control port could not be reached, or was silent."""
+    """The control port could not be reached, or was silent. `closed`: nothing listens there."""
 
     outcome = "Unreachable"
+
+    def __init__(self, message: str, *, closed: bool = False) -> None:
+        super().__init__(message)
+        self.closed = closed
 
 
 class BadAnswerError(EngineError):

@@ -20,7 +20,7 @@ from flyball_engine.contract import (
     Setpoint,
 )
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
-from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError
+from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError, UnreachableError
 from flyball_operator.tuning import tracing
 from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
@@ -227,7 +227,9 @@ class EnginePods:
                 found.append((Reason.UNEXPLAINED, f"{name}: {doubt}"))
             elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
                 reason = reason_of(handle.problem)
-                advice = f"; {_NO_PLUGIN}" if self.known.foreign and reason is Reason.UNREACHABLE else ""
+                # What does not let us in may have the plugin.
+                closed = isinstance(handle.problem, UnreachableError) and handle.problem.closed
+                advice = f"; {_NO_PLUGIN}" if self.known.foreign and closed else ""
                 found.append((reason, f"{name}: {handle.problem}{advice}"))
             if clamps := watchdog_clamps(handle):
                 found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip_message(clamps)}"))
