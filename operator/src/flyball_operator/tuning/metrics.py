@@ -48,7 +48,10 @@ class TunerMetrics:
         def histogram(name: str, text: str) -> Histogram:
             return self._of_a_service(Histogram(name, text, _SERVICE, buckets=_SECONDS, registry=registry))
 
-        self._failures = counter("flyball_operator_service_failures_total", "Ticks of a service that raised")
+        self._failures = counter(
+            "flyball_operator_service_failures_total",
+            "Ticks of a service that raised, but for answers of the API server",
+        )
         self._decisions = counter(
             "flyball_operator_decisions_total", "Decisions by what held the limits, `changed` where nothing did", "hold"
         )
@@ -99,7 +102,7 @@ class TunerMetrics:
         return metric
 
     def failed(self, namespace: str, service: str) -> None:
-        """A service's tick raised."""
+        """A service's tick raised what no answer of the API server is."""
         self._failures.labels(namespace, service).inc()
 
     def decided(self, namespace: str, service: str, decision: Decision, fit: Fit | None) -> None:

@@ -229,7 +229,6 @@ class Tuner:
             self._failed(tuner, error)
 
     def _failed(self, tuner: ServiceTuner, error: Exception) -> None:
-        self._metrics.failed(*tuner.labels)
         tuner.liveness.failed(error)
         if isinstance(error, ClusterError):
             # The API server is away or somebody else was faster; the next tick is another try.
@@ -241,6 +240,7 @@ class Tuner:
                 extra=logged(LogEvent.TICK_FAILED, *tuner.labels),
             )
         else:
+            self._metrics.failed(*tuner.labels)
             _log.error(
                 "%s/%s: this tick failed",
                 *tuner.labels,
