@@ -77,6 +77,7 @@ def test_a_good_installation_is_told_by_every_check_and_needs_no_mend() -> None:
         "prometheus",
         "scraping",
         "plugin",
+        "rollouts",
         "services",
         "gateways",
     ]
@@ -355,6 +356,25 @@ BROKEN: list[Any] = [
         "Paused",
         "explain chat",
         id="paused",
+    ),
+    pytest.param(
+        lambda world: world.say("Stalled", "True", "RolledBack", "ArgumentRefused: --nonsense"),
+        "rollouts",
+        Level.FAIL,
+        "RolledBack: ArgumentRefused: --nonsense",
+        "Correct the spec",
+        id="rolled-back",
+    ),
+    pytest.param(
+        lambda world: (
+            world.say("Stalled", "True", "RolledBack", "ImagePullFailed: init container plugin"),
+            world.say("TemplateOutdated", "True", "AdoptionFailed", "this operator's template did not run"),
+        ),
+        "rollouts",
+        Level.FAIL,
+        "AdoptionFailed: this operator's template did not run; RolledBack: ImagePullFailed: init container plugin",
+        "Mend the cause, then set the annotation",
+        id="adoption-failed",
     ),
     pytest.param(
         lambda world: world.service["spec"]["engine"].update(governed=False),

@@ -284,6 +284,20 @@ def test_a_rollback_with_its_cause() -> None:
     )
 
 
+def test_where_the_operators_template_failed_no_correction_of_the_spec_is_advised() -> None:
+    cause = "ImagePullFailed: init container plugin: manifest unknown; the last good pod template is back"
+    found = said(
+        {
+            "Progressing": ("False", ReconcileReason.ROLLED_BACK, cause),
+            "Ready": ("False", ReconcileReason.ROLLED_BACK, cause),
+            "TemplateOutdated": ("True", OutdatedReason.ADOPTION_FAILED, "this operator's template did not run"),
+        }
+    )
+    assert found["pods"].startswith("The pods of this operator's template failed, so the earlier ones are back: Image")
+    assert "Correct the spec" not in found["next"]
+    assert "Mend the cause, then set the annotation" in found["next"]
+
+
 def test_a_shortage() -> None:
     message = "pod chat-2: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu; the rollout waits for it"
     shortage = {kind: (status, CauseReason.UNSCHEDULABLE, message) for kind, status in _HELD_UP.items()}

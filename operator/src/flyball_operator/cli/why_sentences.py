@@ -248,7 +248,7 @@ def _pods(found: Found) -> Iterator[str]:
     if progressing is not None and progressing.reason != ReconcileReason.NOT_ACCEPTED:
         yield from _rollout(found, progressing, noted)
     outdated = found.says(ConditionType.TEMPLATE_OUTDATED, "True")
-    if outdated is not None and outdated.reason != OutdatedReason.ADOPTION_FAILED:
+    if outdated is not None and not _adoption_failed(found):
         yield f"Pods are still those of an earlier operator's template: {sentence(outdated.message)}"
     restarted = [text for pod in found.pods if (text := _restarts(pod))]
     if restarted:
@@ -261,7 +261,8 @@ def _rollout(found: Found, progressing: Condition, noted: history.History) -> It
     ready = found.condition(ConditionType.READY)
     since = f" since {noted.since}" if noted.since else ""
     if reason == ReconcileReason.ROLLED_BACK:
-        yield f"The pods that the spec asks for failed, so the earlier ones are back: {sentence(message)}"
+        which = "of this operator's template" if _adoption_failed(found) else "that the spec asks for"
+        yield f"The pods {which} failed, so the earlier ones are back: {sentence(message)}"
     elif reason in SHORTAGES and ready is not None and (ready.status, ready.message) == ("False", message):
         yield "New pods wait for that: it is outside the spec."
     elif reason in SHORTAGES:
@@ -359,7 +360,9 @@ def _reasons(found: Found) -> Iterator[str]:
         yield accepted.reason
     if progressing is not None and progressing.reason == ReconcileReason.ROLLED_BACK:
         yield from (cause for cause in CauseReason if progressing.message.startswith(f"{cause}:"))
-    if ready is not None and ready.status != "True":
+    if _adoption_failed(found):
+        yield OutdatedReason.ADOPTION_FAILED
+    elif ready is not None and ready.status != "True":
         yield ready.reason
     for kind in (ConditionType.ROUTED, ConditionType.METRICS_AVAILABLE, ConditionType.TUNED):
         if (one := found.condition(kind)) is not None:
@@ -374,6 +377,12 @@ def _reasons(found: Found) -> Iterator[str]:
         yield one.reason
     if (one := found.says(ConditionType.TEMPLATE_OUTDATED, "True")) is not None:
         yield one.reason
+
+
+def _adoption_failed(found: Found) -> bool:
+    """Whether it is the operator's template that failed: nothing of the spec is to be corrected."""
+    outdated = found.says(ConditionType.TEMPLATE_OUTDATED, "True")
+    return outdated is not None and outdated.reason == OutdatedReason.ADOPTION_FAILED
 
 
 def _json(model: object) -> Object:

@@ -25,6 +25,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     service_checks.prometheus,
     service_checks.scraping,
     service_checks.plugin_versions,
+    service_checks.rollouts,
     service_checks.governance,
     service_checks.gateways,
 )

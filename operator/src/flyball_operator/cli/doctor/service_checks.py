@@ -16,6 +16,7 @@ from flyball_operator.cli.doctor.installation import Installation, Operator, Ten
 from flyball_operator.cli.doctor.reachable import Caller, blocking
 from flyball_operator.cli.found_service import unattended_since
 from flyball_operator.kube.namespace_leases import LEASE_SECONDS
+from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
@@ -219,6 +220,33 @@ def _unfound(check: str, installation: Installation, namespace: str, holder: str
     )
 
 
+def rollouts(installation: Installation) -> Iterator[Finding]:
+    """Which services cannot get the pods that are asked for, by their spec or by this operator's template."""
+    check, good, total = "rollouts", 0, 0
+    for tenant, service in services(installation):
+        accepted = _condition(service, ConditionType.ACCEPTED)
+        if accepted.get("status") != "True" or _unattended(installation, tenant):
+            continue  # said by another check
+        total += 1
+        stalled, outdated = (
+            _condition(service, kind) for kind in (ConditionType.STALLED, ConditionType.TEMPLATE_OUTDATED)
+        )
+        failed = outdated.get("reason") in (OutdatedReason.ADOPTION_FAILED, OutdatedReason.ADOPTION_STOPPED)
+        told = outdated if failed else stalled
+        if told.get("status") != "True":
+            good += 1
+            continue
+        cause = f"; {stalled['reason']}: {stalled['message']}" if failed and stalled.get("status") == "True" else ""
+        said = f"{_where(service)}: {told['reason']}: {told['message']}{cause}"
+        yield fail(check, said, ADVICE.get(told["reason"], _explain(service)))
+    if good:
+        yield ok(check, f"{good} of {total} services have none that failed")
+
+
+def _explain(service: Object) -> str:
+    return f"flyball explain {service['metadata']['name']} -n {service['metadata']['namespace']}"
+
+
 def governance(installation: Installation) -> Iterator[Finding]:
     """Which services are not governed, and why."""
     check, good, total = "services", 0, 0
@@ -240,8 +268,7 @@ def _ungoverned(installation: Installation, tenant: Tenant, service: Object) -> 
 
 
 def _reasons(installation: Installation, tenant: Tenant, service: Object) -> Iterator[Finding]:
-    meta, check, where = service["metadata"], "services", _where(service)
-    explain = f"flyball explain {meta['name']} -n {meta['namespace']}"
+    check, where, explain = "services", _where(service), _explain(service)
     accepted = _condition(service, ConditionType.ACCEPTED)
     tuned = _condition(service, ConditionType.TUNED)
     if not accepted:
