@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import pytest
 
@@ -102,11 +103,21 @@ def in_turns(chances: random.Random) -> Iterator[Fault]:
 
 
 def expect_mended(chat: Service) -> None:
-    """All is as before: served, governed, measured."""
+    """All is as before: served, governed, measured, and its node heard from."""
     eventually(lambda: kubectl("get", "--raw", "/readyz"), expecting="the API server answers", within=MEND_SECONDS)
+    # Two faults in a row that it cannot write in would make a node NotReady, whose pods are no endpoints.
+    before = heard_from(chat)
+    eventually(lambda: heard_from(chat) > before, expecting="the kubelet renews its Lease", within=MEND_SECONDS)
     chat.expect_condition("MetricsAvailable", "True", within=MEND_SECONDS)
     chat.expect_condition("Ready", "True", within=MEND_SECONDS)
     chat.expect_governed(within=MEND_SECONDS)
+
+
+def heard_from(chat: Service) -> datetime:
+    """When the kubelet of the service's pod last renewed its Lease."""
+    lease = get("lease", str(chat.pod()["spec"]["nodeName"]), namespace="kube-node-lease")
+    assert lease is not None
+    return datetime.fromisoformat(lease["spec"]["renewTime"])
 
 
 def expect_requests_to_go_on(totals: StreamTotals) -> None:
