@@ -4,72 +4,27 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import random
 import resource
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from flyball_engine.contract import Env
 from flyball_engine.download.files import MANIFEST, PARTS
 from flyball_engine.model_cache import DownloadExit
 from flyball_lab.harness.vllm_server import MODEL_NAME, started
 from flyball_lab.harness.waiting import eventually
-from flyball_lab.repository import ROOT
+from support.downloads import FILES, TAKEN, WEIGHTS, Downloads
 from support.hub import COMMIT, Hub, serving
-
-WEIGHTS = random.Random(1).randbytes(13_000_000)
-FILES = {"config.json": b'{"model_type": "tiny"}', "sub/model.safetensors": WEIGHTS, "pytorch_model.bin": b"the same"}
-TAKEN = ("config.json", "sub/model.safetensors")
-
-
-@dataclass
-class Downloads:
-    """Downloads into one folder, each a process of its own."""
-
-    python: str
-    folder: Path
-    log: Path
-
-    def start(self, hub: str, *, model: str = "org/tiny", revision: str = "main", **options: Any) -> Any:
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT / "engine/src"),
-            "HOME": str(self.log.parent),
-            "HF_ENDPOINT": hub,
-            Env.TERMINATION_LOG.value: str(self.log),
-            **options.pop("env", {}),
-        }
-        command = [
-            self.python,
-            *options.pop("module", ("-m", "flyball_engine.download")),
-            f"--model={model}",
-            f"--revision={revision}",
-        ]
-        command += [f"--folder={self.folder}", *options.pop("arguments", ())]
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
-
-    def run(self, hub: str, **options: Any) -> tuple[int, str]:
-        """Exit code, and the termination message."""
-        process = self.start(hub, **options)
-        _, said = process.communicate(timeout=300)
-        return process.returncode, self.log.read_text() if self.log.exists() else said
-
-    def whole(self) -> bool:
-        return all((self.folder / name).read_bytes() == FILES[name] for name in TAKEN)
 
 
 @pytest.fixture
 def downloads(vllm_python: str, tmp_path: Path) -> Downloads:
-    return Downloads(vllm_python, tmp_path / "models/tiny", tmp_path / "termination-log")
+    # A name as folders of buckets have it: an engine must take it.
+    return Downloads(vllm_python, tmp_path / "models/s3+models+tiny", tmp_path / "termination-log")
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from support.live import RESOURCE, Flyball, Service
 from support.node import kill_container, kill_process, on_node, sandbox_pid
 from support.stepped_clock import step_clocks
 
-#: How long a fault lasts that ends by itself: longer than a Lease and a window (15 s each), and shorter than a node's grace
-#: (50 s) by what a kubelet may be behind: it renews its Lease each 10 s, and another 10 s are for a busy machine. A node
-#: that is NotReady has no endpoints.
+#: How long a fault lasts that ends by itself: longer than a Lease and a window (15 s each), and shorter than a node's
+#: grace (50 s) by what a kubelet may be behind: it renews its Lease each 10 s, and a busy machine may take as long. A
+#: node that is NotReady has no endpoints.
 FAULT_SECONDS = 30.0
 #: Until a fault is felt or its end is, on a busy machine.
 FELT_SECONDS = 300.0

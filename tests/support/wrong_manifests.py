@@ -75,10 +75,13 @@ WRONG = (
             {"spec.model.uri": uri},
             {"spec.model.uri": right},
             "spec.model.uri",
-            "must be hf://<organisation>/<model>, pvc://<claim>/<path> or file:///<path in the engine image>",
+            "must be hf://<organisation>/<model>, s3://<bucket>/<prefix>, pvc://<claim>/<path> or file:///<path in the"
+            " engine image>",
         )
         for uri, right in (
-            ("s3://bucket/model", "hf://gpt2"),
+            ("gs://bucket/model", "hf://gpt2"),
+            ("s3://My_Bucket/model", "hf://gpt2"),
+            ("s3://models/../keys", "hf://gpt2"),
             ("Qwen/Qwen3-8B", "hf://Qwen/Qwen3-8B"),
             ("hf://a/b/c", "hf://a/b"),
             ("pvc://Claim/m", "pvc://claim/m/v1"),
@@ -111,6 +114,42 @@ WRONG = (
         {"spec.model": {"uri": "hf://a/b", "tokenSecretRef": {"name": "hf", "key": "token"}}},
         "spec.model.tokenSecretRef",
         "needs a uri that begins with hf://",
+    ),
+    Wrong(
+        "bucket without a cache",
+        {"spec.model": {"uri": "s3://models/llm"}},
+        {"spec.model": {"uri": "s3://models/llm", "cache": {"claimName": "models"}}},
+        "spec.model.uri",
+        "begins with s3://, which pods do not read: needs a cache that it is downloaded to",
+    ),
+    Wrong(
+        "bucket of a hub's model",
+        {"spec.model": {"uri": "hf://a/b", "s3": {"region": "eu-west-1"}}},
+        {"spec.model": {"uri": "hf://a/b"}},
+        "spec.model.s3",
+        "needs a uri that begins with s3://",
+    ),
+    Wrong(
+        "revision of a bucket",
+        {"spec.model": {"uri": "s3://models/llm", "cache": {"claimName": "models", "revision": "v1"}}},
+        {"spec.model": {"uri": "s3://models/llm-v1", "cache": {"claimName": "models"}}},
+        "spec.model.cache.revision",
+        "a bucket has no revisions, so name another prefix in uri",
+    ),
+    *(
+        Wrong(
+            f"{field} of a bucket: {value}",
+            {"spec.model": {"uri": "s3://models/llm", "cache": {"claimName": "models"}, "s3": {field: value}}},
+            {"spec.model": {"uri": "s3://models/llm", "cache": {"claimName": "models"}, "s3": {field: right}}},
+            f"spec.model.s3.{field}",
+            words,
+        )
+        for field, value, right, words in (
+            ("endpoint", "minio:9000", "http://minio:9000", "must be http:// or https:// with a host"),
+            ("endpoint", "https://user:key@minio", "https://minio", "must be http:// or https:// with a host"),
+            ("region", "eu west", "eu-west-1", "must be a region such as eu-west-1"),
+            ("secretName", "My_Secret", "my-secret", "must be the name of a Kubernetes object"),
+        )
     ),
     Wrong(
         "secret name",

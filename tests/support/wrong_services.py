@@ -14,6 +14,16 @@ FROM_ROOT: Object = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": UNL
 WRONG_SERVICES: list[tuple[Object, str]] = [
     ({"spec__engine__image": "docker.io/vllm/vllm-openai:v1"}, "spec.engine.image: not allowed here"),
     ({"spec__model__tokenSecretRef": {"name": UNLISTED, "key": "t"}}, "spec.model.tokenSecretRef.name: not allowed"),
+    (
+        {
+            "spec__model": {
+                "uri": "s3://models/llm",
+                "cache": {"claimName": "weights"},
+                "s3": {"secretName": UNLISTED},
+            }
+        },
+        "spec.model.s3.secretName: not allowed",
+    ),
     ({"spec__podTemplate__imagePullSecrets": [{"name": UNLISTED}]}, "spec.podTemplate.imagePullSecrets: not allowed"),
     ({"spec__model__uri": "pvc://others/model"}, "spec.model.uri: claim not allowed here; accepted: weights"),
     (

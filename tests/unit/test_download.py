@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from flyball_engine.contract import Env
-from flyball_engine.download.failure import explain
+from flyball_engine.download.failure import DownloadError, explain
 from flyball_engine.download.files import (
     MANIFEST,
     Content,
@@ -28,7 +30,7 @@ from flyball_engine.download.files import (
     size_of,
     write_manifest,
 )
-from flyball_engine.download.hub import HubFile
+from flyball_engine.download.source import RemoteFile, needed
 from flyball_engine.model_cache import DownloadExit
 from flyball_engine.termination import TERMINATION_BYTES, write_termination_message
 
@@ -97,11 +99,32 @@ def test_a_manifest_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> No
 
 def test_a_hub_that_tells_less_is_compared_with_less() -> None:
     found = Content(3, "sha", "blob")
-    assert HubFile("f", None, None, None).is_like(found)
-    assert HubFile("f", 3, None, "blob").is_like(found)
-    assert not HubFile("f", 3, None, "other").is_like(found)
-    assert not HubFile("f", 4, "sha", None).is_like(found)
-    assert not HubFile("f", 3, "other", "blob").is_like(found)
+    assert RemoteFile(name="f", size=None).is_like(found)
+    assert RemoteFile(name="f", size=3, blob="blob").is_like(found)
+    assert not RemoteFile(name="f", size=3, blob="other").is_like(found)
+    assert not RemoteFile(name="f", size=4, sha256="sha").is_like(found)
+    assert not RemoteFile(name="f", size=3, sha256="other", blob="blob").is_like(found)
+    assert not RemoteFile(name="f", size=3, etag="other").is_like(found)
+
+
+@pytest.mark.parametrize("part_bytes", [0, 4_000_000, 3_100_000, 3_000_000, (1 << 20) + 1, 1 << 19])
+def test_s3_knows_the_content_by_this_name(tmp_path: Path, part_bytes: int) -> None:
+    """As the user guide has it: of parts the MD5 of their MD5s, however blocks of reading lie in them."""
+    body = random.Random(1).randbytes(3_100_000)
+    (tmp_path / "file").write_bytes(body)
+    found = content(tmp_path / "file", part_bytes=part_bytes).etag
+    if not part_bytes:
+        assert found == hashlib.md5(body, usedforsecurity=False).hexdigest()
+        return
+    parts = [body[at : at + part_bytes] for at in range(0, len(body), part_bytes)]
+    digests = b"".join(hashlib.md5(part, usedforsecurity=False).digest() for part in parts)
+    assert found == f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other/config.json", ".flyball-lock"])
+def test_a_name_outside_the_folder_is_refused(name: str) -> None:
+    with pytest.raises(DownloadError, match="outside the model's folder"):
+        needed([RemoteFile(name=name, size=1)])
 
 
 class _AnsweredError(Exception):

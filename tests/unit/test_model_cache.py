@@ -189,6 +189,7 @@ def test_what_serves_goes_on_until_another_revision_is_there() -> None:
         (DownloadExit.MODEL_MISSING, "ModelNotFound"),
         (DownloadExit.NO_ACCESS, "ModelAccessDenied"),
         (DownloadExit.DISK_FULL, "VolumeFull"),
+        (DownloadExit.CLIENT_MISSING, "ClientMissing"),
     ],
 )
 def test_what_only_the_user_can_mend_stalls_and_is_not_tried_again(code: DownloadExit, reason: str) -> None:
@@ -208,6 +209,58 @@ def test_what_only_the_user_can_mend_stalls_and_is_not_tried_again(code: Downloa
     world.api.remove(JOBS, name)
     world.settle()
     assert world.condition("Ready") == ("True", "Serving")
+
+
+def in_a_bucket(uri: str = "s3://models/team/llm", **s3: str) -> Object:
+    return service(spec__model={"uri": uri, "cache": {"claimName": "models"}, **({"s3": s3} if s3 else {})})
+
+
+def test_the_job_is_told_where_a_bucket_is_and_who_asks() -> None:
+    world = MemoryCluster()
+    world.apply(in_a_bucket(endpoint="https://minio:9000", region="eu-west-1", secretName="models"))
+    (container,) = job(world)["spec"]["template"]["spec"]["containers"]
+    assert container["command"][3:] == [
+        "--model=s3://models/team/llm", "--revision=main", "--folder=/model/s3+models+team+llm"
+    ]  # fmt: skip
+    variables = {one["name"]: one.get("value") or one["valueFrom"]["secretKeyRef"] for one in container["env"]}
+    assert variables["AWS_ENDPOINT_URL_S3"] == "https://minio:9000"
+    assert variables["AWS_DEFAULT_REGION"] == "eu-west-1"
+    assert variables["AWS_SECRET_ACCESS_KEY"] == {"name": "models", "key": "AWS_SECRET_ACCESS_KEY"}
+    assert variables["AWS_SESSION_TOKEN"]["optional"], "credentials that do not end have none"
+
+
+def test_the_engine_reads_what_was_in_the_bucket_and_has_no_credentials_for_it() -> None:
+    world = MemoryCluster()
+    world.apply(in_a_bucket(secretName="models"))
+    engine = world.template()["spec"]["containers"][0]
+    assert '"--model=/model/s3+models+team+llm"' in engine["command"][3]
+    assert not any(one["name"].startswith("AWS_") for one in engine["env"])
+
+
+def test_credentials_of_a_service_account_or_of_variables_are_left_to_the_client() -> None:
+    world = MemoryCluster()
+    wanted = in_a_bucket()
+    wanted["spec"]["engine"]["env"] = [{"name": "AWS_ENDPOINT_URL_S3", "value": "https://minio"}]
+    world.apply(wanted)
+    (container,) = job(world)["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"] if one["name"].startswith("AWS_")}
+    assert variables == {"AWS_ENDPOINT_URL_S3": "https://minio"}
+
+
+def test_no_two_models_share_a_folder() -> None:
+    """What is no file of a model is removed from its folder."""
+    uris = ("hf://models/llm", "s3://models/llm", "s3://models/llm/v1", "s3://models/llm--v1", "hf://s3")
+    sources = [in_a_bucket(uri) for uri in uris]
+    folders = []
+    for source in sources:
+        world = MemoryCluster()
+        world.apply(source)
+        (container,) = job(world)["spec"]["template"]["spec"]["containers"]
+        folders.append(container["command"][-1].removeprefix("--folder="))
+    assert not [
+        (one, other) for one in folders for other in folders if one != other and f"{other}/".startswith(f"{one}/")
+    ]
+    assert len(set(folders)) == len(uris)
 
 
 def test_of_a_full_volume_it_is_told_that_it_does_not_grow() -> None:

@@ -19,17 +19,19 @@ class DownloadExit(IntEnum):
     REVISION_MISSING = 64
     """The model has no such branch, tag or commit."""
     MODEL_MISSING = 65
-    """The hub has no such model, or not a file of it."""
+    """The hub has no such model, or not a file of it; or there is no such bucket or file."""
     NO_ACCESS = 66
-    """The hub wants a token (401), or the token has no access (403)."""
+    """The hub wants a token (401), or the token has no access (403); or the same of a bucket's credentials."""
     CHECKSUM_WRONG = 67
-    """A file arrived twice with another content than the hub says."""
+    """A file arrived twice with another content than the hub or the bucket says, or was changed meanwhile."""
     DISK_FULL = 68
     """The volume has no room for the model, or a quota is used up."""
     HUB_UNREACHABLE = 69
     """No connection, no address, 429, 5xx, or an answer that is no hub's."""
     NOT_LOCKED = 70
     """Another download of the same model did not end in time."""
+    CLIENT_MISSING = 71
+    """The engine image lacks the library that reads from S3."""
 
 
 #: What may pass without anybody's help, so that the same download is tried again.

@@ -1,4 +1,4 @@
-"""The command `python3 -m flyball_engine.download --model=ORG/NAME --revision=REVISION --folder=FOLDER`; see `--help`.
+"""The command `python3 -m flyball_engine.download --model=MODEL --revision=REVISION --folder=FOLDER`; see `--help`.
 
 Effects are here: it waits for the lock, downloads, and says how far it has come.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from flyball_engine.download.bucket import Bucket
 from flyball_engine.download.failure import DownloadError, explain, in_words, without_credentials
 from flyball_engine.download.files import (
     MANIFEST,
@@ -34,25 +35,25 @@ from flyball_engine.download.files import (
     size_of,
     write_manifest,
 )
-from flyball_engine.download.hub import HubFile, fetch, list_files
+from flyball_engine.download.hub import Hub
+from flyball_engine.download.source import PARALLEL, RemoteFile, Source
 from flyball_engine.model_cache import LOCK_SECONDS, DownloadExit
 from flyball_engine.termination import write_termination_message
 
-#: Files that are downloaded at once: one connection of a hub brings some 50-100 MB/s.
-PARALLEL: Final = 4
 #: Seconds between two lines about how far the download has come.
 PROGRESS_SECONDS: Final = 10.0
 #: Exit code of a failure that no `DownloadExit` is for, such as of the device. It is tried again.
 _UNKNOWN: Final = 1
 
 _CODES: Final = "\n".join(f"  {code.value}  {code.name.lower().replace('_', ' ')}" for code in DownloadExit)
-_HELP: Final = f"""Fills a folder with one model of a Hugging Face hub.
+_HELP: Final = f"""Fills a folder with one model of a Hugging Face hub, or of an S3 bucket.
 
 A file that is whole is not downloaded again. One that is not goes on where it ended. Each is compared with the checksum
-that the hub tells. The manifest {MANIFEST} is written last. Where it is there, the files are compared with it, and only
-those that are missing or damaged are downloaded. A second process waits for the first.
+that the hub or the bucket tells. The manifest {MANIFEST} is written last. Where it is there, the files are compared
+with it, and only those that are missing or damaged are downloaded. A second process waits for the first.
 
-HF_ENDPOINT is the address of the hub, and HF_TOKEN a token for it.
+HF_ENDPOINT is the address of the hub, and HF_TOKEN a token for it. AWS_ENDPOINT_URL_S3 is the address of an S3 server
+that is not Amazon's, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are the credentials.
 
 Exit codes:
   0   the folder holds the model
@@ -69,6 +70,11 @@ class Wanted:
     folder: Path
     lock_seconds: float
 
+    @property
+    def source(self) -> Source:
+        """Where it comes from."""
+        return Bucket(self.model) if self.model.startswith("s3://") else Hub(self.model, self.revision)
+
 
 def say(message: str) -> None:
     """One line for whoever reads the container's log."""
@@ -82,26 +88,27 @@ def download(wanted: Wanted, variables: Mapping[str, str]) -> str:
         say(f"comparing {len(known.files)} files, {known.size} bytes, with the manifest")
         wrong = damaged(wanted.folder, known)
         if not wrong:
-            return f"the folder holds {_sentence(known)}; nothing was downloaded"
+            return f"the folder holds {_sentence(wanted, known)}; nothing was downloaded"
         say(f"downloading anew what is missing or damaged: {', '.join(wrong[:5])}")
         (wanted.folder / MANIFEST).unlink()
         for name in wrong:
             (wanted.folder / name).unlink(missing_ok=True)
-    return f"downloaded {_sentence(_fill(wanted, variables))}"
+    return f"downloaded {_sentence(wanted, _fill(wanted, variables))}"
 
 
-def _sentence(manifest: Manifest) -> str:
-    return f"{manifest.model} at commit {manifest.commit}: {len(manifest.files)} files, {manifest.size} bytes"
+def _sentence(wanted: Wanted, manifest: Manifest) -> str:
+    return f"{manifest.model} {wanted.source.at} {manifest.commit}: {len(manifest.files)} files, {manifest.size} bytes"
 
 
 def _fill(wanted: Wanted, variables: Mapping[str, str]) -> Manifest:
-    commit, files = list_files(wanted.model, wanted.revision)
+    source = wanted.source
+    commit, files = source.list_files()
     # First of all: it may be in the way of what comes, as the volume's room or a name.
     if others := remove_others(wanted.folder, commit, [file.name for file in files]):
-        say(f"removed what is no file of commit {commit}: {', '.join(others[:5])}")
+        say(f"removed what is no file of it {source.at} {commit}: {', '.join(others[:5])}")
     total = sum(file.size or 0 for file in files)
     have = size_of(wanted.folder)
-    say(f"{wanted.model} at commit {commit}: {len(files)} files, {total} bytes, of which {have} are there")
+    say(f"{wanted.model} {source.at} {commit}: {len(files)} files, {total} bytes, of which {have} are there")
     free = shutil.disk_usage(wanted.folder).free
     if total - have > free:
         message = f"no room on the volume: {total - have} bytes are to be downloaded, {free} are free"
@@ -110,7 +117,7 @@ def _fill(wanted: Wanted, variables: Mapping[str, str]) -> Manifest:
     watcher = threading.Thread(target=_tell, args=(wanted, total, variables, ended), daemon=True)
     watcher.start()
     try:
-        found = _all_of(wanted, commit, files)
+        found = _all_of(source, wanted.folder, commit, files)
     finally:
         ended.set()
         watcher.join()
@@ -120,9 +127,9 @@ def _fill(wanted: Wanted, variables: Mapping[str, str]) -> Manifest:
     return manifest
 
 
-def _all_of(wanted: Wanted, commit: str, files: Sequence[HubFile]) -> dict[str, Content]:
+def _all_of(source: Source, folder: Path, commit: str, files: Sequence[RemoteFile]) -> dict[str, Content]:
     pool = ThreadPoolExecutor(PARALLEL)
-    tasks = {file.name: pool.submit(_one, wanted, commit, file) for file in files}
+    tasks = {file.name: pool.submit(_one, source, folder, commit, file) for file in files}
     done, _ = wait(tasks.values(), return_when=FIRST_EXCEPTION)
     # What is under way is not waited for after a failure: the process ends.
     pool.shutdown(wait=False, cancel_futures=True)
@@ -131,23 +138,23 @@ def _all_of(wanted: Wanted, commit: str, files: Sequence[HubFile]) -> dict[str, 
     return {name: task.result() for name, task in tasks.items()}
 
 
-def _one(wanted: Wanted, commit: str, file: HubFile) -> Content:
-    target, part = wanted.folder / file.name, part_of(wanted.folder, commit, file.name)
-    if target.is_file() and file.is_like(found := content(target)):
+def _one(source: Source, folder: Path, commit: str, file: RemoteFile) -> Content:
+    target, part = folder / file.name, part_of(folder, commit, file.name)
+    if target.is_file() and file.is_like(found := content(target, part_bytes=file.part_bytes)):
         return found
     # Once more from the beginning where the content is another: a part may be damaged.
     for _ in range(2):
-        fetch(wanted.model, commit, file, part)
-        found = content(part)
+        source.fetch(commit, file, part)
+        found = content(part, part_bytes=file.part_bytes)
         if file.is_like(found):
             with part.open("rb+") as whole:
                 os.fsync(whole.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             part.replace(target)
             return found
-        say(f"{file.name}: {found.size} bytes with SHA-256 {found.sha256} are not what the hub tells")
+        say(f"{file.name}: {found.size} bytes with SHA-256 {found.sha256} are not what {source.name} tells")
         part.unlink()
-    message = f"{file.name} arrived twice with another content than the hub says ({file.size} bytes)"
+    message = f"{file.name} arrived twice with another content than {source.name} says ({file.size} bytes)"
     raise DownloadError(DownloadExit.CHECKSUM_WRONG, message)
 
 
@@ -166,8 +173,8 @@ def _options(argv: Sequence[str]) -> Wanted:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--model", required=True, metavar="ORG/NAME", help="as the hub names it")
-    parser.add_argument("--revision", default="main", help="branch, tag or commit; default main")
+    parser.add_argument("--model", required=True, metavar="MODEL", help="ORG/NAME of a hub, or s3://BUCKET/PREFIX")
+    parser.add_argument("--revision", default="main", help="branch, tag or commit of a hub's model; default main")
     parser.add_argument("--folder", required=True, type=Path, help="is made where it is not there")
     parser.add_argument(
         "--lock-seconds",

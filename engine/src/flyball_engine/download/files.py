@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from flyball_engine.download.failure import DownloadError
 from flyball_engine.model_cache import DownloadExit
@@ -28,11 +28,12 @@ _LOCK_LOOK: Final = 1.0
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds: size in bytes, SHA-256, and git's name of it, by which a hub knows small files."""
+    """What a file holds: size in bytes, SHA-256, git's name of it, by which a hub knows small files, and S3's ETag."""
 
     size: int
     sha256: str
     blob: str = ""
+    etag: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,45 @@ class Manifest:
         return sum(content.size for content in self.files.values())
 
 
-def content(path: Path) -> Content:
-    """Read the file."""
+def content(path: Path, *, part_bytes: int | None = None) -> Content:
+    """Read the file. `part_bytes`: of the parts in which it was uploaded to S3, 0 in one piece, None where of no S3."""
     size = path.stat().st_size
     sha256, blob = hashlib.sha256(), hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+    etag = None if part_bytes is None else _Etag(part_bytes)
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             sha256.update(block)
             blob.update(block)
-    return Content(size, sha256.hexdigest(), blob.hexdigest())
+            if etag is not None:
+                etag.update(block)
+    return Content(size, sha256.hexdigest(), blob.hexdigest(), "" if etag is None else etag.text())
+
+
+class _Etag:
+    """The MD5 of an object that came in one piece, else that of its parts' MD5s, with their number.
+
+    AWS, S3 user guide, "Checking object integrity".
+    """
+
+    def __init__(self, part_bytes: int) -> None:
+        self._part_bytes = part_bytes
+        self._left = part_bytes
+        self._parts = [hashlib.md5(usedforsecurity=False)]
+
+    def update(self, block: bytes) -> None:
+        view = memoryview(block)
+        while self._part_bytes and len(view) > self._left:
+            self._parts[-1].update(view[: self._left])
+            view, self._left = view[self._left :], self._part_bytes
+            self._parts.append(hashlib.md5(usedforsecurity=False))
+        self._parts[-1].update(view)
+        self._left -= len(view)
+
+    def text(self) -> str:
+        if not self._part_bytes:
+            return self._parts[0].hexdigest()
+        whole = hashlib.md5(b"".join(part.digest() for part in self._parts), usedforsecurity=False)
+        return f"{whole.hexdigest()}-{len(self._parts)}"
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -107,6 +138,19 @@ def _holds(path: Path, wanted: Content) -> bool:
 def part_of(folder: Path, commit: str, name: str) -> Path:
     """Where a file of this commit grows until it is whole."""
     return folder / PARTS / f"{commit}-{name.replace('/', '%')}"
+
+
+@contextmanager
+def opened_at_end(part: Path, size: int | None) -> Iterator[tuple[BinaryIO, int]]:
+    """The file to append to, made where it is not there, and how many bytes it has: none, if it had over `size`."""
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.touch()
+    with part.open("r+b") as target:
+        have = target.seek(0, 2)
+        if size is not None and have > size:
+            have = 0
+            target.truncate(target.seek(0))
+        yield target, have
 
 
 def remove_others(folder: Path, commit: str, names: Collection[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, PlainSerializer
 
@@ -11,6 +11,10 @@ from flyball_operator.api.base import Check, Model, exactly_one
 from flyball_operator.api.containers import SecretKeyRef
 from flyball_operator.api.quantities import ReadsAsBytes
 from flyball_operator.api.rules import SEGMENT, SUBDOMAIN, Matches, ObjectName, Refuses, Rule
+
+DEFAULT_REVISION: Final = "main"
+#: S3 user guide, "General purpose bucket naming rules".
+_BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 
 
 class AccessMode(StrEnum):
@@ -79,9 +83,33 @@ class ModelCache(Model):
             "must be a branch, a tag or a commit, such as main or refs/pr/1: letters, digits, '.', '_', '-', '/'",
         ),
         Refuses(r".*(--|\.\.).*", "may not contain '--' or '..'"),
-    ] = "main"
+    ] = DEFAULT_REVISION
     """Branch, tag or commit to download. A branch is downloaded once: name a commit, and its change to another is a
     rollout."""
+
+
+class S3Source(Model):
+    """Where the bucket of an `s3://` uri is, and who asks for it."""
+
+    endpoint: (
+        Annotated[
+            str,
+            Field(max_length=253),
+            Matches(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?", "must be http:// or https:// with a host, and a port"),
+        ]
+        | None
+    ) = None
+    """Address of the server, where that is not Amazon's. Objects are asked for by path then. Default: Amazon S3."""
+    region: (
+        Annotated[
+            str, Field(max_length=63), Matches(r"[A-Za-z0-9-]+", "must be a region such as eu-west-1: a-z, 0-9, '-'")
+        ]
+        | None
+    ) = None
+    """Region of the bucket. Default: none, as most servers but Amazon's need none."""
+    secret_name: ObjectName | None = None
+    """Secret of the service's namespace with the keys `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and with
+    `AWS_SESSION_TOKEN` for credentials that end. Default: what the pod's service account or its node may do."""
 
 
 class ModelSource(Model):
@@ -98,11 +126,37 @@ class ModelSource(Model):
         ),
         Check(
             Rule(
-                "!has(self.cache) || self.uri.startsWith('hf://')",
-                "is filled from Hugging Face or a mirror: needs a uri that begins with hf://",
+                "!has(self.cache) || self.uri.startsWith('hf://') || self.uri.startsWith('s3://')",
+                "is filled from Hugging Face, a mirror or S3: needs a uri that begins with hf:// or s3://",
                 ".cache",
             ),
-            lambda model: model.cache is None or model.uri.startswith("hf://"),
+            lambda model: model.cache is None or model.uri.startswith(("hf://", "s3://")),
+        ),
+        Check(
+            Rule(
+                "has(self.cache) || !self.uri.startsWith('s3://')",
+                "begins with s3://, which pods do not read: needs a cache that it is downloaded to",
+                ".uri",
+            ),
+            lambda model: model.cache is not None or not model.uri.startswith("s3://"),
+        ),
+        Check(
+            Rule(
+                "!has(self.s3) || self.uri.startsWith('s3://')",
+                "says where a bucket is: needs a uri that begins with s3://",
+                ".s3",
+            ),
+            lambda model: model.s3 is None or model.uri.startswith("s3://"),
+        ),
+        Check(
+            Rule(
+                "!has(self.cache) || !self.uri.startsWith('s3://') || self.cache.revision == 'main'",
+                "is of Hugging Face: a bucket has no revisions, so name another prefix in uri",
+                ".cache.revision",
+            ),
+            lambda model: (
+                model.cache is None or not model.uri.startswith("s3://") or model.cache.revision == DEFAULT_REVISION
+            ),
         ),
     )
 
@@ -111,8 +165,10 @@ class ModelSource(Model):
         Field(min_length=1, max_length=512),
         Matches(
             # What the rules below refuse with better words passes here.
-            rf"hf://({SEGMENT}/)?{SEGMENT}(@.*)?|pvc://{SUBDOMAIN}(/{SEGMENT})*/?|file://(/{SEGMENT})+/?",
-            "must be hf://<organisation>/<model>, pvc://<claim>/<path> or file:///<path in the engine image>",
+            rf"hf://({SEGMENT}/)?{SEGMENT}(@.*)?|s3://{_BUCKET}(/{SEGMENT})*/?|pvc://{SUBDOMAIN}(/{SEGMENT})*/?"
+            rf"|file://(/{SEGMENT})+/?",
+            "must be hf://<organisation>/<model>, s3://<bucket>/<prefix>, pvc://<claim>/<path> or"
+            " file:///<path in the engine image>",
         ),
         Refuses(
             r"hf://[^@]*@.*",
@@ -120,8 +176,8 @@ class ModelSource(Model):
         ),
         Refuses(r"pvc://[^/]{254,}(/.*)?", "must name a claim of at most 253 characters"),
     ]
-    """Where the weights are: `hf://org/name` (downloaded at start, or once into `cache`), `pvc://claim/path`,
-    `file:///path` in the image."""
+    """Where the weights are: `hf://org/name` (downloaded at start, or once into `cache`), `s3://bucket/prefix`
+    (downloaded once into `cache`), `pvc://claim/path`, `file:///path` in the image."""
     served_name: (
         Annotated[
             str,
@@ -138,6 +194,8 @@ class ModelSource(Model):
     cache: ModelCache | None = None
     """A volume that a Job downloads the model to, once. Pods read it there and start without a network. Default: none,
     each pod downloads the model of an `hf://` uri."""
+    s3: S3Source | None = None
+    """Where the bucket of an `s3://` uri is. Default: at Amazon, as the Job's pod may read it."""
 
     @property
     def claim_to_make(self) -> CacheClaim | None:

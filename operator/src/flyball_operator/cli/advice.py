@@ -75,10 +75,13 @@ ADVICE: Final[Mapping[str, str]] = {
     ModelReason.CLAIM_LOST: "Delete the claim: another is made, and the model is downloaded anew.",
     ModelReason.REVISION_NOT_FOUND: "Correct spec.model.cache.revision.",
     ModelReason.MODEL_NOT_FOUND: "Correct spec.model.uri.",
-    ModelReason.MODEL_ACCESS_DENIED: "Mend the Secret of spec.model.tokenSecretRef, then delete the Job.",
+    ModelReason.MODEL_ACCESS_DENIED: "Mend the Secret that spec.model names, then delete the Job.",
     ModelReason.CHECKSUM_MISMATCH: "Wait: it is tried again. If it stays, look at proxies and mirrors.",
     ModelReason.VOLUME_FULL: "Enlarge the claim, by spec.model.cache.claim.size or yourself, then delete the Job.",
-    ModelReason.HUB_UNREACHABLE: "Wait: it is tried again. Look at HF_ENDPOINT, proxies and NetworkPolicies.",
+    ModelReason.CLIENT_MISSING: "Use an engine image with boto3, such as an official one, then delete the Job.",
+    ModelReason.HUB_UNREACHABLE: (
+        "Wait: it is tried again. Look at HF_ENDPOINT or spec.model.s3.endpoint, proxies and NetworkPolicies."
+    ),
     ModelReason.LOCK_TIMEOUT: "Wait: it is tried again. Or end the other download into the folder.",
     ModelReason.DOWNLOAD_FAILED: "Wait: it is tried again. Or mend what the message says.",
     RoutedReason.ROUTE_PENDING: "Wait, then look at the Gateway and its controller.",

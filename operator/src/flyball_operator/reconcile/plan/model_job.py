@@ -10,6 +10,7 @@ from typing import Final
 
 from flyball_engine.model_cache import PASSING, DownloadExit, download_command
 from flyball_operator.api import names
+from flyball_operator.api.model_source import ModelSource
 from flyball_operator.api.objects import Kind, Object, digest
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.owned_objects import owned
@@ -128,9 +129,10 @@ def _files(service: InferenceService) -> list[Object]:
 def _container(service: InferenceService) -> Object:
     engine, model = service.spec.engine, service.spec.model
     assert model.cache is not None, "asked for by a service with a cache"  # noqa: S101
-    _, _, name = model.uri.partition("://")
+    bucket = _bucket_variables(model)
+    own = _OWN | {one["name"] for one in bucket}
     # A mirror's address, a proxy, certificates.
-    users = [{"name": one.name, **value_of(one)} for one in engine.env if one.name not in _OWN]
+    users = [{"name": one.name, **value_of(one)} for one in engine.env if one.name not in own]
     token = [{"name": one.name, **value_of(one)} for one in engine.env if one.name == "HF_TOKEN"]
     files = {volume["name"] for volume in _files(service)}
     fixed = {"USER": "flyball", "HOME": TMP_PATH, "PYTHONPATH": PLUGIN_PATH}
@@ -138,11 +140,14 @@ def _container(service: InferenceService) -> Object:
         "name": names.CONTAINER_DOWNLOAD,
         "image": engine.image,
         "imagePullPolicy": engine.image_pull_policy,
-        "command": download_command(model=name, revision=model.cache.revision, folder=model_path(model)),
+        "command": download_command(
+            model=model.uri.removeprefix("hf://"), revision=model.cache.revision, folder=model_path(model)
+        ),
         "env": [
             *({"name": key, "value": value} for key, value in fixed.items()),
             *users,
             *(token or token_variable(model)),
+            *bucket,
         ],
         "resources": _RESOURCES,
         "securityContext": container_security(),
@@ -155,3 +160,21 @@ def _container(service: InferenceService) -> Object:
         ],
     }
     return {field: value for field, value in container.items() if value is not None}
+
+
+def _bucket_variables(model: ModelSource) -> list[Object]:
+    """How the client of S3 is told where the bucket is, and who asks: the names are those of Amazon's SDKs."""
+    s3 = model.s3
+    if s3 is None:
+        return []
+    places = {"AWS_ENDPOINT_URL_S3": s3.endpoint, "AWS_DEFAULT_REGION": s3.region}
+    found: list[Object] = [{"name": name, "value": value} for name, value in places.items() if value]
+    keys = (
+        ()
+        if s3.secret_name is None
+        else (("AWS_ACCESS_KEY_ID", False), ("AWS_SECRET_ACCESS_KEY", False), ("AWS_SESSION_TOKEN", True))
+    )
+    for key, optional in keys:
+        source = {"name": s3.secret_name, "key": key, **({"optional": True} if optional else {})}
+        found.append({"name": key, "valueFrom": {"secretKeyRef": source}})
+    return found

@@ -39,17 +39,19 @@ class ModelReason(StrEnum):
     REVISION_NOT_FOUND = "RevisionNotFound"
     """The model has no such revision."""
     MODEL_NOT_FOUND = "ModelNotFound"
-    """The hub has no such model."""
+    """The hub has no such model, or the bucket no file there."""
     MODEL_ACCESS_DENIED = "ModelAccessDenied"
-    """The hub wants a token, or the token has no access."""
+    """The hub wants a token, or the token has no access; or the same of the credentials for a bucket."""
     CHECKSUM_MISMATCH = "ChecksumMismatch"
-    """A file arrived with another content than the hub says. It is tried again."""
+    """A file arrived with another content than the hub or the bucket says. It is tried again."""
     VOLUME_FULL = "VolumeFull"
     """The volume has no room for the model."""
     HUB_UNREACHABLE = "HubUnreachable"
-    """The hub does not answer. It is tried again."""
+    """The hub, or the server of the bucket, does not answer. It is tried again."""
     LOCK_TIMEOUT = "LockTimeout"
     """Another download into the same folder did not end. It is tried again."""
+    CLIENT_MISSING = "ClientMissing"
+    """The engine image lacks the library that reads from S3."""
     DOWNLOAD_FAILED = "DownloadFailed"
     """The download ended otherwise; the message has its last lines. It is tried again."""
 
@@ -62,6 +64,7 @@ OF_EXITS: Final = {
     DownloadExit.DISK_FULL: ModelReason.VOLUME_FULL,
     DownloadExit.HUB_UNREACHABLE: ModelReason.HUB_UNREACHABLE,
     DownloadExit.NOT_LOCKED: ModelReason.LOCK_TIMEOUT,
+    DownloadExit.CLIENT_MISSING: ModelReason.CLIENT_MISSING,
 }
 #: Ends of a download that nobody but the user can mend.
 FINAL: Final = frozenset(reason for code, reason in OF_EXITS.items() if code not in PASSING)

@@ -214,6 +214,10 @@ def _tls_arguments() -> Sequence[str]:
 def model_path(model: ModelSource) -> str:
     """Where the engine finds the model: a folder of its pod, or a name on Hugging Face."""
     scheme, _, rest = model.uri.partition("://")
+    if model.cache is not None and scheme == "s3":
+        # No bucket and no folder has "+" in its name, so this is nobody else's folder.
+        folder = "+".join((scheme, *rest.strip("/").split("/")))
+        return "/".join(part for part in (MODEL_PATH, model.cache.path, folder) if part)
     if model.cache is not None:
         # As the hub's client names folders. No model or revision has "--" in its name.
         parts = (model.cache.path, rest.replace("/", "--"), model.cache.revision.replace("/", "--"))
