@@ -207,6 +207,15 @@ def test_where_the_operator_scales_a_pod_is_due_before_the_last_is_full() -> Non
     assert replicas_for(9.5, 5.0, scaled) > 2.0, "it takes a minute or more to start one"
 
 
+def test_what_swarms_bring_adds_pods_and_what_lasts_keeps_them() -> None:
+    """Three carry what comes even in swarms. The room beside that is for the mean: of swarms there are some always."""
+    scaled, found = replace(SPEC, scaling=Bounds(most=8)), balance(*[11.0] * 5, pods=5)
+    for number in range(60):
+        found = then(found, 13.0 if number % 2 else 9.0, pods=5, spec=scaled)
+    assert found.advised == 3
+    assert then(found, 14.0, pods=3, spec=scaled).advised == 4
+
+
 def test_the_advice_does_not_flap_with_a_load_at_the_edge() -> None:
     found, advised = balance(10.1, pods=3), set()
     for number in range(400):

@@ -236,10 +236,14 @@ def _decided(balance: Balance, spec: TuningSpec) -> Balance:
         known = desired if balance.rate > 0.0 else desired.forgotten()
         return replace(balance, desired=known.moved(bounds.clip(known.replicas), balance.at))
     growth = TUNABLES.most_growth * (balance.replicas + balance.unseen)
-    # Where the operator scales a swarm counts as it comes.
-    arrivals = balance.arrivals if spec.scaling is None else balance.latest
-    load = min(replicas_for(arrivals, balance.rate, spec), max(growth, desired.replicas) + 1.0)
-    needed, roomy = (max(1, math.ceil(share)) for share in (load, load / (1.0 - TUNABLES.alike)))
+    # Where the operator scales a swarm counts as it comes. It is no reason to keep pods when it is over: the most of
+    # some twenty windows is far above the mean, by chance alone.
+    coming = balance.arrivals if spec.scaling is None else balance.latest
+    believed = max(growth, desired.replicas) + 1.0
+    load, lasting = (
+        min(replicas_for(arrivals, balance.rate, spec), believed) for arrivals in (coming, balance.arrivals)
+    )
+    needed, roomy = (max(1, math.ceil(share)) for share in (load, lasting / (1.0 - TUNABLES.alike)))
     if balance.unseen:
         roomy = max(roomy, desired.replicas)
     desired = decided(desired, needed=needed, roomy=roomy, growth=growth, bounds=bounds, now=balance.at)
