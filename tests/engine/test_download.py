@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from flyball_engine.download.files import MANIFEST, PARTS
-from flyball_engine.model_cache import DownloadExit
+from flyball_engine.model_cache import PROGRESS_PATH, DownloadExit, progress_of
+from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.vllm_server import MODEL_NAME, started
 from flyball_lab.harness.waiting import eventually
 from support.downloads import FILES, TAKEN, WEIGHTS, Downloads
@@ -56,6 +57,33 @@ def test_only_what_is_damaged_comes_anew(downloads: Downloads, hub: Hub) -> None
     assert downloads.run(hub.address)[0] == 0
     assert downloads.whole()
     assert [len(hub.gets(name)) for name in TAKEN] == [1, 2]
+
+
+def test_a_download_says_how_far_it_is(downloads: Downloads, hub: Hub) -> None:
+    hub.holds["sub/model.safetensors"] = 12_000_000
+    port = free_port()
+    process = downloads.start(hub.address, arguments=[f"--progress-port={port}"])
+    answer = eventually(
+        lambda: httpx.get(f"http://127.0.0.1:{port}{PROGRESS_PATH}", timeout=5, trust_env=False),
+        expecting="the download answers",
+    )
+    found = progress_of(answer.content)
+    assert found is not None
+    assert found.total == sum(len(FILES[name]) for name in TAKEN)
+    hub.go_on.set()
+    process.communicate(timeout=60)
+    assert (process.returncode, downloads.whole()) == (0, True)
+
+
+def test_a_port_that_is_taken_is_told_and_holds_nothing_up(downloads: Downloads, hub: Hub) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = downloads.start(hub.address, arguments=[f"--progress-port={port}"])
+        _, said = process.communicate(timeout=300)
+    assert (process.returncode, downloads.whole()) == (0, True)
+    assert f"nobody can ask how far it is: port {port}" in said
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+from flyball_engine.model_cache import Progress
 from flyball_lab.harness.manifests import good
 from flyball_operator.api import names
 from flyball_operator.api.objects import timestamp
@@ -86,6 +87,9 @@ class MemoryCluster:
         self.node = ""
         self.one_device = False
         self.download: tuple[Object, Object] | None = None
+        #: How far each download is, and who was asked for it.
+        self.progress: Progress | None = None
+        self.asked: set[str] = set()
         self.volume: Object | None = None
         self.no_device = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         self._unscheduled: dict[str, Object] = {}
@@ -100,7 +104,7 @@ class MemoryCluster:
         )
         self.reconciler = Reconciler(
             api=api,
-            reader=SnapshotReader(api, self.config),
+            reader=SnapshotReader(api, self.config, progress=self._far),
             leadership=Leading(),
             events=events,
             metrics=Metrics(),
@@ -181,6 +185,10 @@ class MemoryCluster:
                 self._deploy(deployment)
         for front in self.api.find(SERVICES):
             self._front(front)
+
+    async def _far(self, ip: str) -> Progress | None:
+        self.asked.add(ip)
+        return self.progress
 
     def _run(self, job: Object) -> None:
         pod, status = self.download or (DOWNLOADED, {"conditions": [{"type": "Complete", "status": "True"}]})

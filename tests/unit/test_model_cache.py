@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.model_cache import DownloadExit
+from flyball_engine.model_cache import DownloadExit, Progress, progress_of
 from flyball_operator.api import names
 from flyball_operator.api.objects import timestamp
 from flyball_operator.kube.errors import ForbiddenError
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES, JOBS, PODS, SERVICES, Resource
 from flyball_operator.reconcile.plan.event_causes import AGAIN_SECONDS, PATIENCE_SECONDS
-from flyball_operator.reconcile.plan.model_cache import RETRY_SECONDS
+from flyball_operator.reconcile.plan.model_cache import LOOK_SECONDS, RETRY_SECONDS
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.memory_api import MemoryApi, Object
 from support.memory_cluster import DOWNLOADED, NAMESPACE, MemoryCluster, service
@@ -127,8 +127,12 @@ def test_the_job_downloads_what_is_asked_for() -> None:
     spec = job(world)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["command"][2:] == [
-        "flyball_engine.download", "--model=org/m", "--revision=v1", "--folder=/model/a/b/org--m/v1"
-    ]  # fmt: skip
+        "flyball_engine.download",
+        "--model=org/m",
+        "--revision=v1",
+        "--folder=/model/a/b/org--m/v1",
+        "--progress-port=8001",
+    ]
     assert container["image"] == wanted["spec"]["engine"]["image"]
     variables = {one["name"]: one.get("value") for one in container["env"]}
     assert (variables["HF_ENDPOINT"], variables["PYTHONPATH"]) == ("https://mirror", "/flyball")
@@ -211,6 +215,50 @@ def test_what_only_the_user_can_mend_stalls_and_is_not_tried_again(code: Downloa
     assert world.condition("Ready") == ("True", "Serving")
 
 
+def test_how_far_a_download_is_is_told_each_minute() -> None:
+    world = MemoryCluster()
+    world.download = (RUNNING | {"podIP": "10.0.0.7"}, {"active": 1})
+    world.progress = Progress(3_210_000_000, 15_200_000_000)
+    world.apply(cached())
+    assert world.condition("ModelReady") == ("False", "Downloading")
+    assert world.message("ModelReady").endswith(" downloads the model: 3.21 of 15.20 GB are there")
+    assert world.asked == {"10.0.0.7"}
+    wait = world.look()
+    assert wait is not None
+    assert 0 < wait <= LOOK_SECONDS
+    writes = world.api.writes
+    for percent in (22, 23, 24):
+        world.progress = Progress(percent * 152_000_000, 15_200_000_000)
+        world.wait(LOOK_SECONDS)
+    assert world.api.writes - writes <= 2, "figures that move alone are written once in a minute"
+    assert "3.65 of 15.20 GB" in world.message("ModelReady") or "3.50 of 15.20 GB" in world.message("ModelReady")
+
+
+def test_a_download_that_does_not_say_how_far_it_is_is_told_all_the_same() -> None:
+    world = MemoryCluster()
+    world.download = (RUNNING | {"podIP": "10.0.0.7"}, {"active": 1})
+    world.apply(cached())
+    assert world.message("ModelReady").endswith("downloads the model")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"{}",
+        b'{"done": 2, "total": 1}',
+        b'{"done": -1, "total": 1}',
+        b'{"done": 1.5, "total": 2}',
+        b'{"done": true, "total": 2}',
+        b"[" * 1000,
+    ],
+)
+def test_an_answer_that_is_no_progress_says_nothing(body: bytes) -> None:
+    assert progress_of(body) is None
+
+
 def in_a_bucket(uri: str = "s3://models/team/llm", **s3: str) -> Object:
     return service(spec__model={"uri": uri, "cache": {"claimName": "models"}, **({"s3": s3} if s3 else {})})
 
@@ -219,7 +267,7 @@ def test_the_job_is_told_where_a_bucket_is_and_who_asks() -> None:
     world = MemoryCluster()
     world.apply(in_a_bucket(endpoint="https://minio:9000", region="eu-west-1", secretName="models"))
     (container,) = job(world)["spec"]["template"]["spec"]["containers"]
-    assert container["command"][3:] == [
+    assert container["command"][3:6] == [
         "--model=s3://models/team/llm", "--revision=main", "--folder=/model/s3+models+team+llm"
     ]  # fmt: skip
     variables = {one["name"]: one.get("value") or one["valueFrom"]["secretKeyRef"] for one in container["env"]}
@@ -256,7 +304,7 @@ def test_no_two_models_share_a_folder() -> None:
         world = MemoryCluster()
         world.apply(source)
         (container,) = job(world)["spec"]["template"]["spec"]["containers"]
-        folders.append(container["command"][-1].removeprefix("--folder="))
+        folders.append(container["command"][-2].removeprefix("--folder="))
     assert not [
         (one, other) for one in folders for other in folders if one != other and f"{other}/".startswith(f"{one}/")
     ]

@@ -5,8 +5,12 @@ The command runs in a Job, with the engine image and the plugin, and fills a fol
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Final
+
+from flyball_engine.contract import CONTROL_PORT
 
 DOWNLOAD_MODULE: Final = "flyball_engine.download"
 #: Seconds for which a second download of the same model waits for the first: 1 TB at 150 MB/s takes 2 hours.
@@ -38,6 +42,37 @@ class DownloadExit(IntEnum):
 PASSING: Final = frozenset({DownloadExit.HUB_UNREACHABLE, DownloadExit.NOT_LOCKED, DownloadExit.CHECKSUM_WRONG})
 
 
+#: Where a download says how far it has come. An engine's control port: what lets the operator in there does here, too.
+PROGRESS_PORT: Final = CONTROL_PORT
+PROGRESS_PATH: Final = "/v1/download"
+#: No answer about progress has more bytes.
+PROGRESS_BYTES: Final = 1024
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a download has come: bytes that are there, and of all files."""
+
+    done: int
+    total: int
+
+    def body(self) -> bytes:
+        """As the download answers it."""
+        return json.dumps(asdict(self)).encode()
+
+
+def progress_of(body: bytes) -> Progress | None:
+    """What a download answered; None where that is no such answer. Pods may answer anything."""
+    try:
+        found = json.loads(body)
+        progress = Progress(found["done"], found["total"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    known = all(type(value) is int for value in (progress.done, progress.total))
+    return progress if known and 0 <= progress.done <= progress.total else None
+
+
 def download_command(*, model: str, revision: str, folder: str) -> list[str]:
     """Command of the container that downloads."""
-    return ["python3", "-m", DOWNLOAD_MODULE, f"--model={model}", f"--revision={revision}", f"--folder={folder}"]
+    options = {"model": model, "revision": revision, "folder": folder, "progress-port": PROGRESS_PORT}
+    return ["python3", "-m", DOWNLOAD_MODULE, *(f"--{name}={value}" for name, value in options.items())]

@@ -13,8 +13,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -36,8 +37,9 @@ from flyball_engine.download.files import (
     write_manifest,
 )
 from flyball_engine.download.hub import Hub
+from flyball_engine.download.progress import ProgressServer
 from flyball_engine.download.source import PARALLEL, RemoteFile, Source
-from flyball_engine.model_cache import LOCK_SECONDS, DownloadExit
+from flyball_engine.model_cache import LOCK_SECONDS, PROGRESS_PATH, DownloadExit, Progress
 from flyball_engine.termination import write_termination_message
 
 #: Seconds between two lines about how far the download has come.
@@ -69,6 +71,7 @@ class Wanted:
     revision: str
     folder: Path
     lock_seconds: float
+    progress_port: int | None = None
 
     @property
     def source(self) -> Source:
@@ -113,14 +116,8 @@ def _fill(wanted: Wanted, variables: Mapping[str, str]) -> Manifest:
     if total - have > free:
         message = f"no room on the volume: {total - have} bytes are to be downloaded, {free} are free"
         raise DownloadError(DownloadExit.DISK_FULL, message)
-    ended = threading.Event()
-    watcher = threading.Thread(target=_tell, args=(wanted, total, variables, ended), daemon=True)
-    watcher.start()
-    try:
+    with _telling(wanted, total, variables):
         found = _all_of(source, wanted.folder, commit, files)
-    finally:
-        ended.set()
-        watcher.join()
     manifest = Manifest(wanted.model, wanted.revision, commit, found)
     shutil.rmtree(wanted.folder / PARTS, ignore_errors=True)
     write_manifest(wanted.folder, manifest)
@@ -158,12 +155,38 @@ def _one(source: Source, folder: Path, commit: str, file: RemoteFile) -> Content
     raise DownloadError(DownloadExit.CHECKSUM_WRONG, message)
 
 
-def _tell(wanted: Wanted, total: int, variables: Mapping[str, str], ended: threading.Event) -> None:
-    while not ended.wait(PROGRESS_SECONDS):
-        message = f"{min(size_of(wanted.folder), total)} of {total} bytes of {wanted.model} are there"
-        say(message)
-        # For a process that is killed.
-        write_termination_message(message, variables)
+@contextmanager
+def _telling(wanted: Wanted, total: int, variables: Mapping[str, str]) -> Iterator[None]:
+    """Tell how far it is while the block lasts: in the log, for a process that is killed, and to whoever asks."""
+    ended, server = threading.Event(), ProgressServer()
+
+    def look() -> Progress:
+        progress = Progress(min(size_of(wanted.folder), total), total)
+        server.tell(progress)
+        return progress
+
+    def tell() -> None:
+        while not ended.wait(PROGRESS_SECONDS):
+            progress = look()
+            message = f"{progress.done} of {total} bytes of {wanted.model} are there"
+            say(message)
+            # For a process that is killed.
+            write_termination_message(message, variables)
+
+    look()
+    watcher = threading.Thread(target=tell, daemon=True)
+    watcher.start()
+    try:
+        with ExitStack() as stack:
+            if wanted.progress_port is not None:
+                try:
+                    stack.enter_context(server.serving(wanted.progress_port))
+                except OSError as error:
+                    say(f"nobody can ask how far it is: port {wanted.progress_port}: {error.strerror}")
+            yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def _options(argv: Sequence[str]) -> Wanted:
@@ -183,8 +206,14 @@ def _options(argv: Sequence[str]) -> Wanted:
         metavar="SECONDS",
         help=f"longest wait for another download of this folder; default {LOCK_SECONDS}",
     )
+    parser.add_argument(
+        "--progress-port",
+        type=int,
+        metavar="PORT",
+        help=f"answer there how far it is, at {PROGRESS_PATH}; by default nowhere",
+    )
     given = parser.parse_args(argv)
-    return Wanted(given.model, given.revision, given.folder, given.lock_seconds)
+    return Wanted(given.model, given.revision, given.folder, given.lock_seconds, given.progress_port)
 
 
 def _end(message: str, code: int, variables: Mapping[str, str]) -> NoReturn:

@@ -29,6 +29,7 @@ from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.app.informer import Informers
 from flyball_operator.app.settings import Settings
 from flyball_operator.engines.client import EngineClient, engine_session
+from flyball_operator.engines.downloads import Downloads
 from flyball_operator.engines.signing_keys import HeldKeys, SigningKeys
 from flyball_operator.keys.rotation import KeyRotation
 from flyball_operator.kube.api import Fence, KubeApi
@@ -140,7 +141,8 @@ class Term:
             ingress_peers=process.settings.network_policy,
             version=__version__,
         )
-        self._reader = SnapshotReader(reconciler_api, config, self.shard)
+        downloads = Downloads(await self._stack.enter_async_context(engine_session()))
+        self._reader = SnapshotReader(reconciler_api, config, self.shard, downloads.progress)
         self._reconciler = Reconciler(
             api=reconciler_api,
             reader=self._reader,

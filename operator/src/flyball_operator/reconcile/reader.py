@@ -7,9 +7,11 @@ So a lagging watch cannot make us act on an object that is gone or another's.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from flyball_engine.model_cache import Progress
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
 from flyball_operator.api.membership import Owner, members
@@ -36,7 +38,7 @@ from flyball_operator.kube.resources import (
     REVISIONS,
     Resource,
 )
-from flyball_operator.reconcile.plan import pod, routing, workload
+from flyball_operator.reconcile.plan import model_cache, pod, routing, workload
 from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pod_to_ask_about
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
@@ -50,12 +52,22 @@ class Observed:
 
 
 class SnapshotReader:
-    """Makes snapshots of the services of a shard, by default of all."""
+    """Makes snapshots of the services of a shard, by default of all.
 
-    def __init__(self, api: KubeApi, config: Config, shard: Shard | None = None) -> None:
+    `progress`: asks the pod at an IP address how far its download is. Without, nobody is asked.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        config: Config,
+        shard: Shard | None = None,
+        progress: Callable[[str], Awaitable[Progress | None]] | None = None,
+    ) -> None:
         self._api = api
         self._config = config
         self._shard = shard or Shard()
+        self._progress = progress
 
     async def service(self, key: Key) -> Object | None:
         """The service alone; None if there is no such service of ours."""
@@ -96,6 +108,7 @@ class SnapshotReader:
             pods=mine,
             jobs=jobs,
             job_pods=job_pods,
+            progress=await self._far(job_pods),
             events=await self._events(
                 key,
                 pod_to_ask_about(mine, now),
@@ -149,6 +162,11 @@ class SnapshotReader:
         listed = await asyncio.gather(*(self._list(PODS, key, f"{names.LABEL_JOB}={name(job)}") for job in jobs))
         pods = zip(jobs, listed, strict=True)
         return jobs, tuple(pod for job, items in pods for pod in items if controlled_by(pod, uid(job)))
+
+    async def _far(self, job_pods: Sequence[Object]) -> Progress | None:
+        """How far the download is that is under way."""
+        ips = [(one.get("status") or {}).get("podIP") for one in job_pods if model_cache.downloads(one)]
+        return await self._progress(ips[-1]) if self._progress is not None and ips and ips[-1] else None
 
     async def _events(self, key: Key, *asked: Object | None) -> tuple[Object, ...]:
         """Events of the few objects that wait: there may be thousands in a namespace."""

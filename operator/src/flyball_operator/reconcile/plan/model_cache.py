@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from flyball_engine.model_cache import DownloadExit
+from flyball_engine.model_cache import DownloadExit, Progress
 from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object, annotation, being_deleted, controlled_by, moment, name, uid
 from flyball_operator.api.v1alpha1 import InferenceService
@@ -25,6 +25,8 @@ from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: Seconds after which a Job that failed by what passes is made anew: a hub that is down for an hour sees 6 of them.
 RETRY_SECONDS: Final = 600.0
+#: Seconds between two looks at how far a download is. Status is written each minute at most for that alone.
+LOOK_SECONDS: Final = 30.0
 #: Seconds after which a Job that the API server refused is asked for again: nobody tells when a quota has room.
 _REFUSED_SECONDS: Final = 60.0
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" not found')
@@ -149,8 +151,9 @@ def _under_way(job: Object, pods: Sequence[Object], ended: Sequence[Object], sna
     last = (running or pods)[-1]
     found = causes.find([last], None, None, snapshot.events)
     if found is None:
-        reason, message = _told(last)
-        return ModelState(reason, f"{message}; the attempt before: {before}" if before else message)
+        reason, message = _told(last, snapshot.progress)
+        again = LOOK_SECONDS if reason is ModelReason.DOWNLOADING else None
+        return ModelState(reason, f"{message}; the attempt before: {before}" if before else message, again=again)
     waits = {CauseReason.CONFIG_MISSING, CauseReason.UNSCHEDULABLE}
     if found.reason in waits and _NO_CLAIM.search(found.message):
         return ModelState(ModelReason.CLAIM_NOT_FOUND, f"{found.message.rstrip('.')}; the download waits for it")
@@ -159,10 +162,16 @@ def _under_way(job: Object, pods: Sequence[Object], ended: Sequence[Object], sna
     return ModelState(ModelReason.DOWNLOAD_PENDING, f"{found.reason}: {found.message}")
 
 
-def _told(pod: Object) -> tuple[ModelReason, str]:
+def downloads(pod: Object) -> bool:
+    """Whether the pod of a Job downloads."""
+    return "running" in (_container(pod).get("state") or {})
+
+
+def _told(pod: Object, progress: Progress | None) -> tuple[ModelReason, str]:
     """How far a pod is that nothing is wrong with."""
-    if "running" in (_container(pod).get("state") or {}):
-        return ModelReason.DOWNLOADING, f"pod {name(pod)} downloads the model"
+    if downloads(pod):
+        far = "" if progress is None else f": {_gigabytes(progress.done)} of {_gigabytes(progress.total)} GB are there"
+        return ModelReason.DOWNLOADING, f"pod {name(pod)} downloads the model{far}"
     return ModelReason.DOWNLOAD_PENDING, f"pod {name(pod)} has yet to start the download"
 
 
@@ -245,3 +254,8 @@ def _template(snapshot: Snapshot) -> str | None:
     """Which template the Deployment has; None where there is no Deployment."""
     deployment = snapshot.own(Kind.DEPLOYMENT)
     return None if deployment is None else annotation(deployment["spec"]["template"], names.ANNOTATION_SPEC_HASH)
+
+
+def _gigabytes(size: int) -> str:
+    """With two decimals: a model has between one and a thousand."""
+    return f"{size / 1e9:.2f}"

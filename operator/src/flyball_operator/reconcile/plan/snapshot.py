@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from flyball_engine.model_cache import Progress
 from flyball_operator.api.desire import Desire
 from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controlled_by
 from flyball_operator.reconcile.plan.adoption import NEVER, Turn
@@ -83,7 +84,8 @@ class Snapshot:
 
     `objects`: the one object of the service's name per kind, its own or foreign, and the claim of the name that is made
     for its model, where it asks for one. `revisions`: those that it controls.
-    `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs.
+    `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs. `progress`: of the
+    download in one of these.
     `events`: of the pod, the Job, the Job's pod and the claim that wait without their status saying why
     (`event_causes`).
     `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status is written.
@@ -105,6 +107,7 @@ class Snapshot:
     pods: tuple[Object, ...] = ()
     jobs: tuple[Object, ...] = ()
     job_pods: tuple[Object, ...] = ()
+    progress: Progress | None = None
     events: tuple[Object, ...] = ()
     slices: tuple[Object, ...] = ()
     epoch: int = 0
