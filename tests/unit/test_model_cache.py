@@ -215,6 +215,33 @@ def test_what_only_the_user_can_mend_stalls_and_is_not_tried_again(code: Downloa
     assert world.condition("Ready") == ("True", "Serving")
 
 
+def test_what_is_compiled_is_kept_beside_the_model_in_a_folder_of_the_service() -> None:
+    world = MemoryCluster()
+    wanted = cached()
+    wanted["spec"]["model"]["cache"] |= {"path": "a/b", "keepsCompiled": True}
+    world.apply(wanted)
+    (container,) = job(world)["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-1] == "--make=/model/a/b/compiled+chat", "a kubelet would make it for root alone"
+    pod = world.template()["spec"]
+    assert {"name": "model", "persistentVolumeClaim": {"claimName": "models"}} in pod["volumes"]
+    mounts = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "model"]
+    assert mounts == [
+        {"name": "model", "mountPath": "/model", "readOnly": True},
+        {"name": "model", "mountPath": "/flyball-compiled", "subPath": "a/b/compiled+chat"},
+    ]
+    variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert variables["VLLM_CACHE_ROOT"] == "/flyball-compiled"
+
+
+def test_where_it_is_to_be_kept_later_the_job_makes_the_folder_before_pods_need_it() -> None:
+    world = MemoryCluster()
+    world.apply(cached())
+    before = job(world)["metadata"]["name"]
+    world.change(lambda one: one["spec"]["model"]["cache"].update(keepsCompiled=True))
+    assert job(world)["metadata"]["name"] != before
+    assert world.condition("Ready") == ("True", "Serving")
+
+
 def test_how_far_a_download_is_is_told_each_minute() -> None:
     world = MemoryCluster()
     world.download = (RUNNING | {"podIP": "10.0.0.7"}, {"active": 1})

@@ -72,7 +72,8 @@ def progress_of(body: bytes) -> Progress | None:
     return progress if known and 0 <= progress.done <= progress.total else None
 
 
-def download_command(*, model: str, revision: str, folder: str) -> list[str]:
-    """Command of the container that downloads."""
-    options = {"model": model, "revision": revision, "folder": folder, "progress-port": PROGRESS_PORT}
-    return ["python3", "-m", DOWNLOAD_MODULE, *(f"--{name}={value}" for name, value in options.items())]
+def download_command(*, model: str, revision: str, folder: str, beside: str | None = None) -> list[str]:
+    """Command of the container that downloads. `beside`: a folder that is to be there, too."""
+    options = {"model": model, "revision": revision, "folder": folder, "progress-port": PROGRESS_PORT, "make": beside}
+    given = (f"--{name}={value}" for name, value in options.items() if value is not None)
+    return ["python3", "-m", DOWNLOAD_MODULE, *given]

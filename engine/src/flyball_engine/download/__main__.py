@@ -72,6 +72,7 @@ class Wanted:
     folder: Path
     lock_seconds: float
     progress_port: int | None = None
+    beside: Path | None = None
 
     @property
     def source(self) -> Source:
@@ -86,6 +87,8 @@ def say(message: str) -> None:
 
 def download(wanted: Wanted, variables: Mapping[str, str]) -> str:
     """Make the folder, which is ours alone, hold the model. Returns what was done, in one sentence."""
+    if wanted.beside is not None:
+        wanted.beside.mkdir(parents=True, exist_ok=True)
     known = read_manifest(wanted.folder)
     if known is not None and (known.model, known.revision) == (wanted.model, wanted.revision):
         say(f"comparing {len(known.files)} files, {known.size} bytes, with the manifest")
@@ -212,8 +215,9 @@ def _options(argv: Sequence[str]) -> Wanted:
         metavar="PORT",
         help=f"answer there how far it is, at {PROGRESS_PATH}; by default nowhere",
     )
+    parser.add_argument("--make", type=Path, metavar="FOLDER", help="make this folder, too, where it is not there")
     given = parser.parse_args(argv)
-    return Wanted(given.model, given.revision, given.folder, given.lock_seconds, given.progress_port)
+    return Wanted(given.model, given.revision, given.folder, given.lock_seconds, given.progress_port, beside=given.make)
 
 
 def _end(message: str, code: int, variables: Mapping[str, str]) -> NoReturn:

@@ -86,6 +86,9 @@ class ModelCache(Model):
     ] = DEFAULT_REVISION
     """Branch, tag or commit to download. A branch is downloaded once: name a commit, and its change to another is a
     rollout."""
+    keeps_compiled: bool = False
+    """Whether what vLLM compiles (torch.compile, Triton) is kept on the volume, too, in a folder of this service. Later
+    pods start sooner by that. The pods then write to the volume. Default: false."""
 
 
 class S3Source(Model):

@@ -129,8 +129,8 @@ def started(
     settings = environment(
         folder,
         python_path=[plugin],
-        **cpu_image.variables(),
         **{
+            **cpu_image.variables(),
             # A compiler that the image lacks must not be what makes a request work.
             "PATH": cpu_image.without_compilers(folder / "commands"),
             # The other core is for the clients, which measure.

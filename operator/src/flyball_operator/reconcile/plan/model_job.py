@@ -20,6 +20,7 @@ from flyball_operator.reconcile.plan.pod import (
     TMP_PATH,
     USER_ID,
     claim,
+    compiled_folder,
     container_security,
     model_path,
     plain,
@@ -48,7 +49,7 @@ def job_name(service: InferenceService, claim_uid: str = "") -> str:
     `claim_uid`: of the claim, where it is made by Flyball. What was downloaded to an earlier one is not in another.
     """
     model, meta = service.spec.model, service.metadata
-    made = [claim_uid] if claim_uid else []
+    made = [part for part in (claim_uid, compiled_folder(service)) if part]
     return f"{meta.name}-model-{digest([meta.uid, claim(service), model_path(model), model.uri, *made])}"
 
 
@@ -141,7 +142,11 @@ def _container(service: InferenceService) -> Object:
         "image": engine.image,
         "imagePullPolicy": engine.image_pull_policy,
         "command": download_command(
-            model=model.uri.removeprefix("hf://"), revision=model.cache.revision, folder=model_path(model)
+            model=model.uri.removeprefix("hf://"),
+            revision=model.cache.revision,
+            folder=model_path(model),
+            # A kubelet would make it for root alone.
+            beside=f"{MODEL_PATH}/{compiled}" if (compiled := compiled_folder(service)) else None,
         ),
         "env": [
             *({"name": key, "value": value} for key, value in fixed.items()),

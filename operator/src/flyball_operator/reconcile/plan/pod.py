@@ -43,6 +43,7 @@ _TLS_PATH: Final = "/flyball-tls"
 #: Keys of a Secret of type kubernetes.io/tls, and its files in a pod.
 _CERTIFICATE, _PRIVATE_KEY = "tls.crt", "tls.key"
 MODEL_PATH: Final = "/model"
+_COMPILED_PATH: Final = "/flyball-compiled"
 TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 
 
@@ -228,6 +229,15 @@ def model_path(model: ModelSource) -> str:
     return rest
 
 
+def compiled_folder(service: InferenceService) -> str:
+    """The folder of the model's volume for what vLLM compiles; empty where that is not kept."""
+    cache = service.spec.model.cache
+    if cache is None or not cache.keeps_compiled:
+        return ""
+    # No model's folder has such a name.
+    return "/".join(part for part in (cache.path, f"compiled+{service.metadata.name}") if part)
+
+
 def claim(service: InferenceService) -> str | None:
     """Name of the claim that has the model; None if none has."""
     model = service.spec.model
@@ -259,6 +269,8 @@ def _environment(service: InferenceService, config: Config) -> list[Object]:
     users = {variable.name: value_of(variable) for variable in given}
     # An unprivileged user without a passwd entry: getpass.getuser() and caches under ~ fail without these.
     defaults = {"USER": "flyball", "HOME": TMP_PATH}
+    if compiled_folder(service):
+        defaults["VLLM_CACHE_ROOT"] = _COMPILED_PATH
     fixed = {name: {"value": value} for name, value in defaults.items()}
     owned = {name: {"value": value} for name, value in ours.items()}
     values = {**fixed, **users, **owned}
@@ -331,7 +343,9 @@ def _volumes(service: InferenceService) -> list[Object]:
         items = [{"key": name, "path": name} for name in (_CERTIFICATE, _PRIVATE_KEY)]
         volumes.append({"name": "flyball-tls", "secret": {"secretName": tls.secret_name, "items": items}})
     if (found := claim(service)) is not None:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": found, "readOnly": True}})
+        # A volume cannot be two in a pod, one of which is read-only: kubelets wait for the second for ever.
+        read_only = {} if compiled_folder(service) else {"readOnly": True}
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": found, **read_only}})
     return volumes
 
 
@@ -344,6 +358,8 @@ def _mounts(service: InferenceService) -> list[Object]:
         mounts.append({"name": "flyball-tls", "mountPath": _TLS_PATH, "readOnly": True})
     if claim(service) is not None:
         mounts.append({"name": "model", "mountPath": MODEL_PATH, "readOnly": True})
+    if folder := compiled_folder(service):
+        mounts.append({"name": "model", "mountPath": _COMPILED_PATH, "subPath": folder})
     return mounts
 
 
