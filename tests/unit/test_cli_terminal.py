@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flyball_operator.cli.terminal import RED, Screen, coloured, printable, redraws, wrapped
+from flyball_operator.cli.terminal import RED, Screen, coloured, fitting, printable, redraws, wrapped
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,20 @@ def test_colours(monkeypatch: pytest.MonkeyPatch, terminal: bool, variables: dic
 def test_what_a_terminal_would_obey_is_not_passed_on() -> None:
     assert printable("a\x1b[31mb\x07") == "a\N{REPLACEMENT CHARACTER}[31mb\N{REPLACEMENT CHARACTER}"
     assert "\x1b" not in wrapped("a\x1b[2Jb")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_lines_fit_a_terminal_and_are_whole_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    row = "  ttft             TimeToFirstToken within 500ms for 99 %"
+    found = fitting(f"objectives\n{row}")
+    assert found.splitlines()[0] == "objectives"
+    assert all(len(line) <= 40 for line in found.splitlines()) is terminal
+    assert found.split() == ["objectives", *row.split()]
+    assert found.splitlines()[2:] == ([] if not terminal else ["      within 500ms for 99 %"])
 
 
 def test_a_screen_shows_what_there_is_room_for_and_says_what_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

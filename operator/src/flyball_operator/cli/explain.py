@@ -15,6 +15,7 @@ from flyball_operator.cli.services import (
     parsed,
     raw_service,
 )
+from flyball_operator.cli.terminal import fitting
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if (refused := contradiction(options)) is not None:
         options.parser.error(refused)
     try:
-        print(explanation(parsed(raw_service(options, asking="flyball-explain"))))
+        print(fitting(explanation(parsed(raw_service(options, asking="flyball-explain")))))
     except WrongServiceError as error:
         print(f"flyball explain: {error}", file=sys.stderr)
         return WRONG_INPUT

@@ -51,6 +51,15 @@ def wrapped(text: str, *, hang: int = 0) -> str:
     )
 
 
+def fitting(text: str) -> str:
+    """Lines that are wider than the terminal, broken between words; as they are where there is none."""
+    if not is_terminal():
+        return text
+    lines = text.splitlines()
+    hangs = (len(line) - len(line.lstrip()) + 4 for line in lines)
+    return "\n".join(wrapped(line, hang=hang) for line, hang in zip(lines, hangs, strict=True))
+
+
 #: The other screen of a terminal, without a cursor: what was there before comes back afterwards.
 _ENTER: Final = "\x1b[?1049h\x1b[?25l"
 _LEAVE: Final = "\x1b[?25h\x1b[?1049l"
