@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flyball_engine.download.files import MANIFEST, PARTS
+from flyball_engine.download.files import MANIFEST, PARTS, part_of
 from flyball_engine.model_cache import PROGRESS_PATH, DownloadExit, progress_of
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.vllm_server import MODEL_NAME, started
@@ -92,8 +92,8 @@ def test_what_was_stopped_in_the_middle_goes_on(downloads: Downloads, hub: Hub, 
     process = downloads.start(hub.address)
 
     def in_the_middle() -> bool:
-        parts = list((downloads.folder / PARTS).glob("*model.safetensors"))
-        return bool(parts) and parts[0].stat().st_size > 0 and (downloads.folder / "config.json").exists()
+        part = part_of(downloads.folder, COMMIT, "sub/model.safetensors")
+        return part.exists() and part.stat().st_size > 0 and (downloads.folder / "config.json").exists()
 
     # The client writes in blocks of 10 MB.
     eventually(lambda: len(hub.gets("sub/model.safetensors")) == 1, expecting="the file is asked for")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -12,6 +13,8 @@ from flyball_engine.model_cache import DownloadExit
 #: No room: on the device, in a quota, or in the largest file that this process may write.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _MESSAGE_LENGTH: Final = 1000
+#: Variables whose values nobody is to be told.
+CREDENTIALS: Final = ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 #: User and password of an address, up to the last @ before its path.
 _USER: Final = re.compile(r"(?<=://)[^\s/?#'\"<>]*@")
 #: A query: a signed link is as good as a token until it ends. Of an address without a host, too, as clients write it.
@@ -67,7 +70,11 @@ def _status(error: BaseException) -> int | None:
 
 
 def without_credentials(text: str) -> str:
-    """The text without what addresses in it let a reader in with."""
+    """The text without what lets a reader in: parts of addresses, and what variables hold."""
+    for name in CREDENTIALS:
+        # Clients tell headers that they cannot send.
+        if value := os.environ.get(name, "").strip():
+            text = text.replace(value, "…")
     return _QUERY.sub("?…", _USER.sub("", text))
 
 

@@ -137,7 +137,7 @@ def _holds(path: Path, wanted: Content) -> bool:
 
 def part_of(folder: Path, commit: str, name: str) -> Path:
     """Where a file of this commit grows until it is whole."""
-    return folder / PARTS / f"{commit}-{name.replace('/', '%')}"
+    return folder / PARTS / f"{commit}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 @contextmanager

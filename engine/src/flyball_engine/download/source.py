@@ -34,6 +34,16 @@ class RemoteFile:
     part_bytes: int | None = None
     version: str = ""
 
+    @property
+    def named(self) -> bool:
+        """Whether the source tells what its content is, and not its size alone."""
+        return (self.sha256, self.blob, self.etag) != (None, None, None)
+
+    @property
+    def surely_named(self) -> bool:
+        """Whether that is the name of one content. Parts of an upload may differ in size, which nobody tells."""
+        return self.named and "-" not in (self.etag or "")
+
     def is_like(self, found: Content) -> bool:
         """Whether that is its content, as far as the source tells."""
         if self.size is not None and self.size != found.size:
@@ -60,7 +70,8 @@ def needed(files: Iterable[RemoteFile]) -> list[RemoteFile]:
     found = list(files)
     for file in found:
         path = PurePosixPath(file.name)
-        if path.is_absolute() or ".." in path.parts or file.name.startswith(".flyball"):
+        outside = path.is_absolute() or ".." in path.parts or str(path) != file.name
+        if outside or path.parts[0].startswith(".flyball"):
             message = f"the source lists a file outside the model's folder: {file.name!r}"
             raise DownloadError(DownloadExit.MODEL_MISSING, message)
     if any(file.name.endswith(".safetensors") for file in found):
