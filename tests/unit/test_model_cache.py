@@ -236,9 +236,15 @@ def test_what_is_compiled_is_kept_beside_the_model_in_a_folder_of_the_service() 
 def test_where_it_is_to_be_kept_later_the_job_makes_the_folder_before_pods_need_it() -> None:
     world = MemoryCluster()
     world.apply(cached())
-    before = job(world)["metadata"]["name"]
+    before = job(world)["metadata"]["uid"]
     world.change(lambda one: one["spec"]["model"]["cache"].update(keepsCompiled=True))
-    assert job(world)["metadata"]["name"] != before
+    made = job(world)
+    assert made["metadata"]["uid"] != before
+    assert "--make=/model/compiled+chat" in made["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert world.condition("Ready") == ("True", "Serving")
+    # It is no reason to look through the model's files that the folder is not needed any more.
+    world.change(lambda one: one["spec"]["model"]["cache"].update(keepsCompiled=False))
+    assert job(world)["metadata"]["uid"] == made["metadata"]["uid"]
     assert world.condition("Ready") == ("True", "Serving")
 
 
@@ -279,6 +285,7 @@ def test_a_download_that_does_not_say_how_far_it_is_is_told_all_the_same() -> No
         b'{"done": -1, "total": 1}',
         b'{"done": 1.5, "total": 2}',
         b'{"done": true, "total": 2}',
+        b'{"done": 1, "total": 1' + b"0" * 400 + b"}",
         b"[" * 1000,
     ],
 )
@@ -294,9 +301,9 @@ def test_the_job_is_told_where_a_bucket_is_and_who_asks() -> None:
     world = MemoryCluster()
     world.apply(in_a_bucket(endpoint="https://minio:9000", region="eu-west-1", secretName="models"))
     (container,) = job(world)["spec"]["template"]["spec"]["containers"]
-    assert container["command"][3:6] == [
-        "--model=s3://models/team/llm", "--revision=main", "--folder=/model/s3+models+team+llm"
-    ]  # fmt: skip
+    model, revision, folder = container["command"][3:6]
+    assert (model, revision) == ("--model=s3://models/team/llm", "--revision=main")
+    assert folder.startswith("--folder=/model/s3+models+team+llm+"), "a bucket's name is its server's"
     variables = {one["name"]: one.get("value") or one["valueFrom"]["secretKeyRef"] for one in container["env"]}
     assert variables["AWS_ENDPOINT_URL_S3"] == "https://minio:9000"
     assert variables["AWS_DEFAULT_REGION"] == "eu-west-1"
@@ -325,7 +332,14 @@ def test_credentials_of_a_service_account_or_of_variables_are_left_to_the_client
 def test_no_two_models_share_a_folder() -> None:
     """What is no file of a model is removed from its folder."""
     uris = ("hf://models/llm", "s3://models/llm", "s3://models/llm/v1", "s3://models/llm--v1", "hf://s3")
-    sources = [in_a_bucket(uri) for uri in uris]
+    long = "s3://models/" + "/".join(["folder"] * 60)
+    sources = [
+        *map(in_a_bucket, uris),
+        in_a_bucket(endpoint="https://minio"),
+        in_a_bucket(endpoint="https://other"),
+        in_a_bucket(long),
+        in_a_bucket(f"{long}/v1"),
+    ]
     folders = []
     for source in sources:
         world = MemoryCluster()
@@ -335,7 +349,8 @@ def test_no_two_models_share_a_folder() -> None:
     assert not [
         (one, other) for one in folders for other in folders if one != other and f"{other}/".startswith(f"{one}/")
     ]
-    assert len(set(folders)) == len(uris)
+    assert len(set(folders)) == len(sources)
+    assert max(len(name.encode()) for folder in folders for name in folder.split("/")) < 255
 
 
 def test_of_a_full_volume_it_is_told_that_it_does_not_grow() -> None:

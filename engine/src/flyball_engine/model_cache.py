@@ -42,11 +42,15 @@ class DownloadExit(IntEnum):
 PASSING: Final = frozenset({DownloadExit.HUB_UNREACHABLE, DownloadExit.NOT_LOCKED, DownloadExit.CHECKSUM_WRONG})
 
 
-#: Where a download says how far it has come. An engine's control port: what lets the operator in there does here, too.
+#: Where a download says how far it has come: an engine's control port, which the operator may reach in most clusters.
 PROGRESS_PORT: Final = CONTROL_PORT
 PROGRESS_PATH: Final = "/v1/download"
 #: No answer about progress has more bytes.
 PROGRESS_BYTES: Final = 1024
+
+
+#: More than any volume holds.
+_MOST_BYTES: Final = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,11 @@ def progress_of(body: bytes) -> Progress | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     known = all(type(value) is int for value in (progress.done, progress.total))
-    return progress if known and 0 <= progress.done <= progress.total else None
+    return progress if known and 0 <= progress.done <= progress.total < _MOST_BYTES else None
 
 
-def download_command(*, model: str, revision: str, folder: str, beside: str | None = None) -> list[str]:
-    """Command of the container that downloads. `beside`: a folder that is to be there, too."""
-    options = {"model": model, "revision": revision, "folder": folder, "progress-port": PROGRESS_PORT, "make": beside}
+def download_command(*, model: str, revision: str, folder: str, make: str | None = None) -> list[str]:
+    """Command of the container that downloads. `make`: a folder that is to be there, too."""
+    options = {"model": model, "revision": revision, "folder": folder, "progress-port": PROGRESS_PORT, "make": make}
     given = (f"--{name}={value}" for name, value in options.items() if value is not None)
     return ["python3", "-m", DOWNLOAD_MODULE, *given]

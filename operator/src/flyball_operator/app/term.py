@@ -141,7 +141,7 @@ class Term:
             ingress_peers=process.settings.network_policy,
             version=__version__,
         )
-        downloads = Downloads(await self._stack.enter_async_context(engine_session()))
+        downloads = Downloads(await self._stack.enter_async_context(engine_session()), process.clock)
         self._reader = SnapshotReader(reconciler_api, config, self.shard, downloads.progress)
         self._reconciler = Reconciler(
             api=reconciler_api,

@@ -108,7 +108,7 @@ class SnapshotReader:
             pods=mine,
             jobs=jobs,
             job_pods=job_pods,
-            progress=await self._far(job_pods),
+            progress=await self._progress_of(job_pods),
             events=await self._events(
                 key,
                 pod_to_ask_about(mine, now),
@@ -163,10 +163,14 @@ class SnapshotReader:
         pods = zip(jobs, listed, strict=True)
         return jobs, tuple(pod for job, items in pods for pod in items if controlled_by(pod, uid(job)))
 
-    async def _far(self, job_pods: Sequence[Object]) -> Progress | None:
-        """How far the download is that is under way."""
-        ips = [(one.get("status") or {}).get("podIP") for one in job_pods if model_cache.downloads(one)]
-        return await self._progress(ips[-1]) if self._progress is not None and ips and ips[-1] else None
+    async def _progress_of(self, job_pods: Sequence[Object]) -> dict[str, Progress]:
+        """How far downloads are that are under way, by the UID of their pods: one, or that of an earlier spec, too."""
+        found: dict[str, Progress] = {}
+        for one in filter(model_cache.downloads, job_pods):
+            ip = (one.get("status") or {}).get("podIP")
+            if self._progress is not None and ip and (progress := await self._progress(ip)) is not None:
+                found[uid(one)] = progress
+        return found
 
     async def _events(self, key: Key, *asked: Object | None) -> tuple[Object, ...]:
         """Events of the few objects that wait: there may be thousands in a namespace."""

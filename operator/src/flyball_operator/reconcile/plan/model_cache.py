@@ -102,6 +102,9 @@ def _of_job(service: InferenceService, snapshot: Snapshot) -> ModelState:
     ended = [end for end in found if end.get("exitCode")]
     # The Job is told later, and never where a container that a policy added does not end.
     if (found and not found[-1].get("exitCode")) or has(job, "Complete"):
+        if not model_job.made_folder(job, service):
+            message = "the Job is made anew: it makes the folder for what vLLM compiles"
+            return ModelState(ModelReason.DOWNLOAD_PENDING, message, job, 0.0)
         last = next((str(end.get("message") or "") for end in reversed(found) if not end.get("exitCode")), "")
         return ModelState(ModelReason.DOWNLOADED, one_line(last) or f"Job {wanted} has completed", job)
     if has(job, "Failed"):
@@ -151,7 +154,7 @@ def _under_way(job: Object, pods: Sequence[Object], ended: Sequence[Object], sna
     last = (running or pods)[-1]
     found = causes.find([last], None, None, snapshot.events)
     if found is None:
-        reason, message = _told(last, snapshot.progress)
+        reason, message = _told(last, snapshot.progress.get(uid(last)))
         again = LOOK_SECONDS if reason is ModelReason.DOWNLOADING else None
         return ModelState(reason, f"{message}; the attempt before: {before}" if before else message, again=again)
     waits = {CauseReason.CONFIG_MISSING, CauseReason.UNSCHEDULABLE}

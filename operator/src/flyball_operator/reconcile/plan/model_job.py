@@ -49,7 +49,7 @@ def job_name(service: InferenceService, claim_uid: str = "") -> str:
     `claim_uid`: of the claim, where it is made by Flyball. What was downloaded to an earlier one is not in another.
     """
     model, meta = service.spec.model, service.metadata
-    made = [part for part in (claim_uid, compiled_folder(service)) if part]
+    made = [claim_uid] if claim_uid else []
     return f"{meta.name}-model-{digest([meta.uid, claim(service), model_path(model), model.uri, *made])}"
 
 
@@ -145,8 +145,7 @@ def _container(service: InferenceService) -> Object:
             model=model.uri.removeprefix("hf://"),
             revision=model.cache.revision,
             folder=model_path(model),
-            # A kubelet would make it for root alone.
-            beside=f"{MODEL_PATH}/{compiled}" if (compiled := compiled_folder(service)) else None,
+            make=_folder_to_make(service),
         ),
         "env": [
             *({"name": key, "value": value} for key, value in fixed.items()),
@@ -165,6 +164,20 @@ def _container(service: InferenceService) -> Object:
         ],
     }
     return {field: value for field, value in container.items() if value is not None}
+
+
+def _folder_to_make(service: InferenceService) -> str | None:
+    """The folder for what vLLM compiles. A kubelet would make it for root alone."""
+    folder = compiled_folder(service)
+    return f"{MODEL_PATH}/{folder}" if folder else None
+
+
+def made_folder(job: Object, service: InferenceService) -> bool:
+    """Whether a Job that has ended made the folder that is asked for now, or none is."""
+    folder = _folder_to_make(service)
+    containers = job["spec"]["template"]["spec"]["containers"]
+    made = {argument for one in containers for argument in one.get("command") or ()}
+    return folder is None or f"--make={folder}" in made
 
 
 def _bucket_variables(model: ModelSource) -> list[Object]:

@@ -44,6 +44,8 @@ _TLS_PATH: Final = "/flyball-tls"
 _CERTIFICATE, _PRIVATE_KEY = "tls.crt", "tls.key"
 MODEL_PATH: Final = "/model"
 _COMPILED_PATH: Final = "/flyball-compiled"
+#: Bytes of a folder's name: file systems take 255.
+_LONGEST_NAME: Final = 200
 TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 
 
@@ -216,8 +218,11 @@ def model_path(model: ModelSource) -> str:
     """Where the engine finds the model: a folder of its pod, or a name on Hugging Face."""
     scheme, _, rest = model.uri.partition("://")
     if model.cache is not None and scheme == "s3":
-        # No bucket and no folder has "+" in its name, so this is nobody else's folder.
-        folder = "+".join((scheme, *rest.strip("/").split("/")))
+        # No bucket and no folder has "+" in its name, so this is nobody else's folder. A bucket's name is its server's.
+        server = [digest(model.s3.endpoint)] if model.s3 is not None and model.s3.endpoint else []
+        folder = "+".join((scheme, *rest.strip("/").split("/"), *server))
+        if len(folder) > _LONGEST_NAME:
+            folder = f"{scheme}+{digest([rest, *server])}"
         return "/".join(part for part in (MODEL_PATH, model.cache.path, folder) if part)
     if model.cache is not None:
         # As the hub's client names folders. No model or revision has "--" in its name.

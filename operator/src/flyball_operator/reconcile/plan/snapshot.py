@@ -84,8 +84,8 @@ class Snapshot:
 
     `objects`: the one object of the service's name per kind, its own or foreign, and the claim of the name that is made
     for its model, where it asks for one. `revisions`: those that it controls.
-    `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs. `progress`: of the
-    download in one of these.
+    `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs. `progress`: of
+    downloads, by the UID of these.
     `events`: of the pod, the Job, the Job's pod and the claim that wait without their status saying why
     (`event_causes`).
     `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status is written.
@@ -107,7 +107,7 @@ class Snapshot:
     pods: tuple[Object, ...] = ()
     jobs: tuple[Object, ...] = ()
     job_pods: tuple[Object, ...] = ()
-    progress: Progress | None = None
+    progress: Mapping[str, Progress] = field(default_factory=dict)
     events: tuple[Object, ...] = ()
     slices: tuple[Object, ...] = ()
     epoch: int = 0
