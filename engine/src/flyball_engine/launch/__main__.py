@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from flyball_engine.contract import Env
+from flyball_engine.launch.compiled import remove_torn
 from flyball_engine.launch.environment import Changes, Place, changes
 from flyball_engine.launching import EXIT_REFUSED
 from flyball_engine.termination import TERMINATION_LOG, write_termination_message
@@ -183,6 +184,9 @@ def main(argv: Sequence[str], variables: MutableMapping[str, str]) -> None:
         added = [f"{name}={value}" for name, value in sorted(made.set.items())]
         print(shlex.join(["env", *added, *start.command()]))  # noqa: T201  this is the answer
     elif start.governed:
+        if root := given.get("VLLM_CACHE_ROOT"):
+            for torn in remove_torn(Path(root)):
+                say(f"removed {torn}, which is not whole: what it lists is compiled anew")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sys.argv[1:] = start.arguments
         runpy.run_module(start.server, run_name="__main__", alter_sys=True)
