@@ -97,6 +97,10 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
     ("one in ten is refused", {
         f'flyball_admissions_total{{{POD}, decision="refused", reason="late"}}': (0, 110),
     }, 30, {"FlyballRequestsRefused"}),
+    ("one in ten is refused while no operator is there", {
+        f'flyball_admissions_total{{{POD}, decision="refused", reason="late"}}': (0, 110),
+        TARGET: GONE,
+    }, 30, {"FlyballRequestsRefused"}),
     ("every pod is gone", {
         condition("Available", "True", "EndpointsReady"): GONE,
         condition("Available", "False", "NodeUnavailable"): (1, 0),
@@ -123,6 +127,12 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
         condition("Tuned", "False", "NotDeciding"): (1, 0),
         f"flyball_operator_decision_age_seconds{{{SERVICE}}}": (20, 60),
     }, 40, {"FlyballMetricsLost"}),
+    ("a policy closes the control ports, which are scraped, too", {
+        condition("MetricsAvailable", "True", "Scraped"): GONE,
+        condition("MetricsAvailable", "False", "NotScraped"): (1, 0),
+        condition("Tuned", "True", "Applied"): GONE,
+        condition("Tuned", "False", "EngineUnreachable"): (1, 0),
+    }, 40, {"FlyballMetricsLost", "FlyballNotTuned"}),
     ("an engine takes no setpoint", {
         condition("Tuned", "True", "Applied"): GONE,
         condition("Tuned", "False", "PushFailed"): (1, 0),

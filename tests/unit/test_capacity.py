@@ -207,8 +207,8 @@ def test_where_the_operator_scales_a_pod_is_due_before_the_last_is_full() -> Non
     assert replicas_for(9.5, 5.0, scaled) > 2.0, "it takes a minute or more to start one"
 
 
-def test_what_swarms_bring_adds_pods_and_what_lasts_keeps_them() -> None:
-    """Three carry what comes even in swarms. The room beside that is for the mean: of swarms there are some always."""
+def test_bursts_add_pods_and_room_beyond_them_is_for_the_mean() -> None:
+    """Three carry what comes even in bursts. There are some always."""
     scaled, found = replace(SPEC, scaling=Bounds(most=8)), balance(*[11.0] * 5, pods=5)
     for number in range(60):
         found = then(found, 13.0 if number % 2 else 9.0, pods=5, spec=scaled)

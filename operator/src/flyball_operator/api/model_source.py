@@ -109,10 +109,10 @@ class S3Source(Model):
         ]
         | None
     ) = None
-    """Region of the bucket. Default: none, as most servers but Amazon's need none."""
+    """Region of the bucket. Default: us-east-1, or what the variables of `spec.engine.env` say."""
     secret_name: ObjectName | None = None
     """Secret of the service's namespace with the keys `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and with
-    `AWS_SESSION_TOKEN` for credentials that end. Default: what the pod's service account or its node may do."""
+    `AWS_SESSION_TOKEN` for temporary credentials. Default: what the pod's service account or its node may do."""
 
 
 class ModelSource(Model):

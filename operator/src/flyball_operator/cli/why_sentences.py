@@ -362,7 +362,12 @@ def _reasons(found: Found) -> Iterator[str]:
         yield from (cause for cause in CauseReason if progressing.message.startswith(f"{cause}:"))
     if _adoption_failed(found):
         yield OutdatedReason.ADOPTION_FAILED
-    elif ready is not None and ready.status != "True":
+    # After a failed adoption the spec is right.
+    if (
+        ready is not None
+        and ready.status != "True"
+        and not (_adoption_failed(found) and ready.reason == ReconcileReason.ROLLED_BACK)
+    ):
         yield ready.reason
     for kind in (ConditionType.ROUTED, ConditionType.METRICS_AVAILABLE, ConditionType.TUNED):
         if (one := found.condition(kind)) is not None:

@@ -236,8 +236,8 @@ def _decided(balance: Balance, spec: TuningSpec) -> Balance:
         known = desired if balance.rate > 0.0 else desired.forgotten()
         return replace(balance, desired=known.moved(bounds.clip(known.replicas), balance.at))
     growth = TUNABLES.most_growth * (balance.replicas + balance.unseen)
-    # Where the operator scales a swarm counts as it comes. It is no reason to keep pods when it is over: the most of
-    # some twenty windows is far above the mean, by chance alone.
+    # Where the operator scales a burst counts as it comes, and its pods stay for the down window. Room beyond them is
+    # for the mean alone: the most of some twenty windows is far above it by chance.
     coming = balance.arrivals if spec.scaling is None else balance.latest
     believed = max(growth, desired.replicas) + 1.0
     load, lasting = (

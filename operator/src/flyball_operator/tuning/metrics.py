@@ -50,7 +50,7 @@ class TunerMetrics:
 
         self._failures = counter(
             "flyball_operator_service_failures_total",
-            "Ticks of a service that raised, but for answers of the API server",
+            "Ticks of a service that raised an error that is not the API server's",
         )
         self._decisions = counter(
             "flyball_operator_decisions_total", "Decisions by what held the limits, `changed` where nothing did", "hold"
@@ -102,7 +102,7 @@ class TunerMetrics:
         return metric
 
     def failed(self, namespace: str, service: str) -> None:
-        """A service's tick raised what no answer of the API server is."""
+        """A service's tick raised an error that is not the API server's."""
         self._failures.labels(namespace, service).inc()
 
     def decided(self, namespace: str, service: str, decision: Decision, fit: Fit | None) -> None:

@@ -231,7 +231,7 @@ def rollouts(installation: Installation) -> Iterator[Finding]:
         stalled, outdated = (
             _condition(service, kind) for kind in (ConditionType.STALLED, ConditionType.TEMPLATE_OUTDATED)
         )
-        failed = outdated.get("reason") in (OutdatedReason.ADOPTION_FAILED, OutdatedReason.ADOPTION_STOPPED)
+        failed = outdated.get("reason") == OutdatedReason.ADOPTION_FAILED
         told = outdated if failed else stalled
         if told.get("status") != "True":
             good += 1
