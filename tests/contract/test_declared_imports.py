@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {"flyball-operator": "operator", "flyball-engine": "engine", "flyball-lab": "engine/lab"}
 SOURCES = {name: ROOT / folder / "src" for name, folder in FOLDERS.items()}
 #: What only vLLM's own environment holds. The plugin, and what runs beside it there, import it undeclared.
-INSIDE_VLLM = {"vllm", "fastapi", "huggingface_hub", "opentelemetry"}
+INSIDE_VLLM = {"vllm", "fastapi", "huggingface_hub", "boto3", "botocore", "opentelemetry"}
 #: Modules that cannot be imported here, and what of the extra `padded` or of vLLM's environment they need at once.
 NOT_HERE = {
     "flyball_lab.harness.model_runner": "vllm",
