@@ -27,6 +27,8 @@ from support.cluster import Object, apply, condition, delete, get, items, kubect
 #: Full resource name: KServe's kind has the same one.
 RESOURCE = f"{PLURAL}.{GROUP}"
 MODEL = "chat"
+#: The API that a long test has served for a while.
+EXTERNAL_METRICS = "v1beta1.external.metrics.k8s.io"
 #: Tokens of prompts and answers of a load of all sizes.
 PROMPTS: tuple[int, ...] = (1400, 200, 900, 60)
 ANSWER = 16
@@ -167,6 +169,8 @@ def installed(**values: Any) -> Iterator[Flyball]:
 
 def remove_remnants(*, wait: bool) -> None:
     """Remove what a run of these tests made, also one that was killed half-way. `wait`: until all of it is gone."""
+    # No namespace ends while an API is said to be there and nobody serves it.
+    kubectl("delete", "apiservices.apiregistration.k8s.io", EXTERNAL_METRICS, "--ignore-not-found")
     with suppress(AssertionError):
         kubectl("delete", RESOURCE, "--all", "-n", f"{RELEASE}-work", "--ignore-not-found", "--timeout=60s", timeout=90)
     with suppress(AssertionError):

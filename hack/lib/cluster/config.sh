@@ -111,6 +111,7 @@ YAML
     --kubelet-client-key="$pki/apiserver-kubelet.key" --kubelet-preferred-address-types=InternalIP \
     --service-account-issuer=https://kubernetes.default.svc.cluster.local --service-account-key-file="$pki/sa.pub" \
     --service-account-signing-key-file="$pki/sa.key" --service-cluster-ip-range="$services_cidr" \
+    --enable-aggregator-routing \
     --audit-policy-file="$conf/audit.yaml" --audit-log-path="$dir/log/audit.log" --audit-log-maxsize=1000
   command_write kube-controller-manager kube-controller-manager --kubeconfig="$conf/controller-manager.kubeconfig" \
     --authentication-kubeconfig="$conf/controller-manager.kubeconfig" \
