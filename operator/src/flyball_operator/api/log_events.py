@@ -85,6 +85,8 @@ class LogEvent(StrEnum):
     """The mounted signing key changed, and is used."""
     SIGNING_KEY_UNREADABLE = "SigningKeyUnreadable"
     """The mounted signing key cannot be read. The earlier one signs on."""
+    SIGNING_SECRET_UNREAD = "SigningSecretUnread"
+    """The API server does not give the Secret of the signing keys now. The known key signs on."""
     SIGNING_SECRET_UNUSABLE = "SigningSecretUnusable"
     """The Secret of the signing keys cannot be used; the message has the reason."""
     TICK_FAILED = "TickFailed"

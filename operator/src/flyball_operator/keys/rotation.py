@@ -22,7 +22,7 @@ from flyball_operator.keys.public_keys import PublicKeys
 from flyball_operator.keys.state import CURRENT, NEXT, BadSecretError, KeyRing, advanced, read, written
 from flyball_operator.keys.trial import LEAST_SECONDS, Engines, Trial
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError
+from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError, UnavailableError
 from flyball_operator.kube.resources import SECRETS
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.tuning.ports import Services
@@ -132,6 +132,8 @@ class KeyRotation:
             pass
         except NotFoundError:
             self._say("it is missing; helm upgrade makes it")
+        except UnavailableError as error:
+            self._say(str(error), passes=self._keys.current is not None)
         except (ClusterError, BadSecretError, BadKeyError) as error:
             self._say(str(error))
         finally:
@@ -149,8 +151,17 @@ class KeyRotation:
         rotates = bool(period) and self._rotates() and self._now() - current.since >= period
         return rotates or self._clock() - self._read_at >= LOOK_SECONDS
 
-    def _say(self, problem: str) -> None:
-        if problem and problem != self._problem:
+    def _say(self, problem: str, *, passes: bool = False) -> None:
+        """Log another problem once. `passes`: the API server is away, and the key that is known signs on."""
+        if problem and passes and not self._problem:
+            log.warning(
+                "Secret %s/%s cannot be read now, the known key signs on: %s",
+                self._where.namespace,
+                self._where.secret,
+                problem,
+                extra=logged(LogEvent.SIGNING_SECRET_UNREAD),
+            )
+        elif problem and not passes and problem != self._problem:
             log.error(
                 "Secret %s/%s cannot be used for signing: %s",
                 self._where.namespace,
