@@ -12,7 +12,6 @@ from aiohttp import web
 
 from flyball_engine.download.progress import ProgressServer
 from flyball_engine.model_cache import PROGRESS_BYTES, PROGRESS_PATH, Progress
-from flyball_lab.harness.ports import free_port
 from flyball_operator.engines import downloads as downloads_module
 from flyball_operator.engines.client import engine_session
 from flyball_operator.engines.downloads import ANSWER_SECONDS, SILENT_SECONDS, Downloads
@@ -49,10 +48,9 @@ async def answering(body: bytes) -> AsyncIterator[int]:
     app.router.add_get(PROGRESS_PATH, handle)
     runner = web.AppRunner(app)
     await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield port
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
 

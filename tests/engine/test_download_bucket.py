@@ -27,7 +27,7 @@ SIZE = sum(len(FILES[name]) for name in TAKEN)
 def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buckets]:
     has_client = subprocess.run([vllm_python, "-c", "import boto3"], capture_output=True, check=False).returncode == 0
     if not has_client:
-        pytest.skip("this vLLM's environment has no boto3")
+        pytest.skip("boto3 is in the environment of the images' vLLM alone, not in those of earlier ones")
     with serving_buckets(vllm_python, tmp_path_factory.mktemp("s3")) as found:
         yield found
 
