@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -15,7 +17,7 @@ from flyball_lab.harness.tuners import ScriptedReader, inference_service
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.service_tuner import ServiceTuner
-from flyball_operator.tuning.tuner import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Tuner
+from flyball_operator.tuning.tuner import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Tuner, collect_garbage_seldom
 
 
 @dataclass
@@ -48,6 +50,14 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
     monkeypatch.setattr(ServiceTuner, "tick", tick)
     monkeypatch.setattr(ServiceTuner, "take_over", take_over)
     return seen
+
+
+@pytest.fixture
+def thresholds() -> Iterator[None]:
+    """Those of garbage collection are the process's: as they were, in the end."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
 
 
 async def work(harness: Many, seconds: float) -> None:
@@ -149,3 +159,12 @@ async def test_of_services_that_are_another_replicas_no_series_are_left(ticks: d
     await tuner.close()
     assert dependencies.metrics.services._value.get() == 0
     assert ("team", "chat-1") not in dependencies.metrics._paused._metrics
+
+
+@pytest.mark.parametrize(("services", "objects"), [(1, 20_000), (100, 20_000), (300, 60_000)])
+@in_virtual_time
+@pytest.mark.usefixtures("ticks", "thresholds")
+async def test_garbage_of_watch_events_is_kept_by_the_number_of_services(services: int, objects: int) -> None:
+    collect_garbage_seldom()
+    await work(Many(services=numbered(*range(services))), 1)
+    assert gc.get_threshold()[0] == objects

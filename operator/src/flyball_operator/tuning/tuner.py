@@ -35,17 +35,21 @@ TICKS_OF_A_WINDOW: Final = 3
 BEGUN_AT_ONCE: Final = 50
 #: Services that are gone whose last generation is remembered: one whose namespace was out comes back with its engines.
 GONE_REMEMBERED: Final = 10_000
-#: Objects made between two looks for cycles of them. Every how manyth look is a deeper one is Python's own choice.
-OBJECTS_MADE: Final = 200_000
+#: Objects made between two looks for cycles of them: at least, and for each service. Every how manyth look is a deeper
+#: one is Python's own choice. 200,000 cost an operator of one service 35 MiB, and save a tenth of a tick of 1000.
+LEAST_OBJECTS_MADE: Final = 20_000
+OBJECTS_MADE_OF_A_SERVICE: Final = 200
 
 
-def collect_garbage_seldom() -> None:
-    """Collect garbage less often, in the whole process: each tick makes some hundred objects of a service.
+def collect_garbage_seldom(services: int = 0) -> None:
+    """Collect garbage less often, in the whole process, by how many services are tuned.
 
-    They live as long as the tick and are in no cycles. Python's own thresholds cost more than parsing what they are
-    made of.
+    Each tick makes some hundred objects of a service. They live as long as the tick and are in no cycles, and Python's
+    own thresholds cost more than parsing what they are made of. But each event that kopf hands over is a cycle, which
+    holds its object until it is found: an operator of few services would keep the events of many minutes.
     """
-    gc.set_threshold(OBJECTS_MADE, *gc.get_threshold()[1:])
+    made = max(LEAST_OBJECTS_MADE, OBJECTS_MADE_OF_A_SERVICE * services)
+    gc.set_threshold(made, *gc.get_threshold()[1:])
 
 
 class SignalReader(Protocol):
@@ -130,6 +134,7 @@ class Tuner:
         services = self._sync(group)
         if services is None:
             return
+        collect_garbage_seldom(len(services))
         began = self._clock()
         pods = {
             (s.metadata.namespace, s.metadata.uid): sum(1 for pod in self._services.pods(s.metadata.uid) if pod.ready)
