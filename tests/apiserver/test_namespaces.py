@@ -102,7 +102,7 @@ def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Tena
             # A stream that is open goes on without rights; each asks anew.
             way.send_signal(signal.SIGUSR1)
             expect_watched(operator, first, so=False)
-            assert len(said(operator, f"namespace {first} is not watched: not granted")) == 1
+            assert len(said(operator, f"namespace {first} is not watched: no right is granted")) == 1
             expect_edits_to_be_seen(second)
             expect_tuning_to_pause(second)
             expect_well(operator)
@@ -125,6 +125,7 @@ def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three:
         serve(first, second, gone)
         kubectl("delete", "namespace", gone, timeout=180)
         expect_watched(leader, gone, so=False)
+        assert said(leader, f"namespace {gone} is not watched: no right is granted in namespace {gone}: it is gone, or")
         expect_edits_to_be_seen(second)
         expect_well(leader)
         # One that starts is Ready, and leads, while the namespace is missing.
@@ -182,7 +183,9 @@ def test_namespaces_come_and_go_with_their_labels(crd: Path, tmp_path: Path) -> 
             pods = pod_uids(first)
             # Selected, but nobody has granted anything there.
             kubectl("label", "namespace", second, selector)
-            eventually(lambda: said(operator, f"namespace {second} is not watched: not granted"), expecting="why")
+            eventually(
+                lambda: said(operator, f"namespace {second} is not watched: no right is granted"), expecting="why"
+            )
             assert not operator.watches(second)
             assert operator.readyz() == (200, "ok\n")
             assert operator.watches(first)
@@ -214,7 +217,7 @@ def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: T
         three.revoke(place)
     operator = start(three, tmp_path)
     try:
-        eventually(lambda: "not granted" in operator.readyz()[1], expecting="what is missing", within=240)
+        eventually(lambda: "no right is granted" in operator.readyz()[1], expecting="what is missing", within=240)
         three.grant(three.names[0])
         operator.expect_ready()
         for place in three.names[1:]:

@@ -10,7 +10,7 @@ import pytest
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
-from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES, PODS
+from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES, LEASES, PODS
 from support.stored_api import Command, StoredApi
 
 UID = "uid-1"
@@ -88,3 +88,13 @@ def test_an_event_is_asked_for_by_the_services_uid(typed: Any, api: StoredApi) -
 def test_a_service_that_is_not_there_ends_with_1(typed: Any) -> None:
     assert "no InferenceService other in namespace team" in typed("other", code=1).err
     assert typed("chat", "-n", "nowhere", code=1).err == "flyball why: there is no namespace nowhere\n"
+
+
+def test_what_no_operator_looks_after_any_more_is_explained_as_of_then(api: StoredApi, command: Command) -> None:
+    explained = partial(command, api, "explain", "chat", namespace="team")
+    assert "No operator" not in explained().out
+    lease = {"renewTime": "2026-11-22T03:48:00Z", "leaseDurationSeconds": 300}
+    api.put(LEASES, {"metadata": {"name": names.NAMESPACE_LEASE, "namespace": "team"}, "spec": lease})
+    assert explained().out.startswith("No operator has looked after this namespace since 2026-11-22T03:48:00Z")
+    api.forbidden.add("leases")
+    assert "No operator" not in explained().out

@@ -109,9 +109,16 @@ async def lacking(api: KubeApi, namespace: str | None, resources: Sequence[Resou
 
     Raises `ClusterError` where the API server cannot be asked.
     """
-    if namespace is not None and not await _exists(api, namespace):
+    exists = None if namespace is None else await _exists(api, namespace)
+    if exists is False:
         return (f"namespace {namespace} does not exist",)
-    return tuple(await _check_rights(api, _needed_in(namespace, resources)))
+    rights = tuple(_needed_in(namespace, resources))
+    problems = await _check_rights(api, rights)
+    if namespace is not None and len(problems) == len(rights):
+        # Where a namespace is gone, so is its RoleBinding, and often nobody may ask which of the two it is.
+        gone = "" if exists else "it is gone, or "
+        return (f"no right is granted in namespace {namespace}: {gone}it has no RoleBinding for this operator",)
+    return tuple(problems)
 
 
 def summary(problems: Sequence[str]) -> str:
@@ -138,8 +145,8 @@ async def _check_crd(api: KubeApi) -> list[str]:
     return [f"{names.CRD_NAME} does not have, or has otherwise: {fields}; upgrade the CRD to this operator's version"]
 
 
-async def _exists(api: KubeApi, namespace: str) -> bool:
-    """Whether the namespace exists; True where that may not be asked.
+async def _exists(api: KubeApi, namespace: str) -> bool | None:
+    """Whether the namespace exists; None where that may not be asked.
 
     That is not worth a cluster-wide right: rights in a namespace are granted where it exists.
     """
@@ -150,7 +157,7 @@ async def _exists(api: KubeApi, namespace: str) -> bool:
     except NotFoundError:
         return False
     except ForbiddenError:
-        return True
+        return None
     return True
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from flyball_operator.api import names
 from flyball_operator.cli.output import NOT_HAD
 
 if TYPE_CHECKING:
@@ -126,6 +127,18 @@ async def one_service(api: KubeApi, namespace: str, name: str) -> dict[str, Any]
     except NotFoundError as error:
         await expect_namespace(api, namespace)
         raise NotHadError(f"no InferenceService {name} in namespace {namespace}: {error}") from error
+
+
+async def namespace_lease(api: KubeApi, namespace: str) -> dict[str, Any] | None:
+    """The Lease by which a release holds a namespace; None where there is none, or it may not be read."""
+    # With the client, which takes a second to import.
+    from flyball_operator.kube.errors import ForbiddenError, NotFoundError  # noqa: PLC0415 – see above
+    from flyball_operator.kube.resources import LEASES  # noqa: PLC0415
+
+    try:
+        return await api.get(LEASES, namespace, names.NAMESPACE_LEASE)
+    except (NotFoundError, ForbiddenError):
+        return None
 
 
 async def expect_namespace(api: KubeApi, name: str | None) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
-from flyball_operator.cli.cluster import NotHadError
+from flyball_operator.cli.cluster import NotHadError, namespace_lease, one_service, reading
 from flyball_operator.cli.explanation import explanation
+from flyball_operator.cli.found_service import unattended_since
 from flyball_operator.cli.output import NOT_HAD, WRONG_INPUT
 from flyball_operator.cli.services import (
     WrongServiceError,
@@ -16,6 +21,9 @@ from flyball_operator.cli.services import (
     raw_service,
 )
 from flyball_operator.cli.terminal import fitting
+
+if TYPE_CHECKING:
+    from flyball_operator.kube.api import KubeApi
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
     if (refused := contradiction(options)) is not None:
         options.parser.error(refused)
     try:
-        print(fitting(explanation(parsed(raw_service(options, asking="flyball-explain")))))
+        raw, unattended = _read(options)
+        print(fitting(explanation(parsed(raw), unattended=unattended)))
     except WrongServiceError as error:
         print(f"flyball explain: {error}", file=sys.stderr)
         return WRONG_INPUT
@@ -47,3 +56,16 @@ def run(options: argparse.Namespace) -> int:
         print(f"flyball explain: {error}", file=sys.stderr)
         return NOT_HAD
     return 0
+
+
+def _read(options: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
+    """The object, and since when no operator looks after its namespace; empty where one does, or it is not known."""
+    if options.file is not None:
+        return raw_service(options, asking="flyball-explain"), ""
+
+    async def read(api: KubeApi, current: str) -> tuple[Mapping[str, Any], str]:
+        namespace = options.namespace or current
+        raw = await one_service(api, namespace, options.name)
+        return raw, unattended_since(await namespace_lease(api, namespace), datetime.now(UTC))
+
+    return asyncio.run(reading(options, "flyball-explain", read))

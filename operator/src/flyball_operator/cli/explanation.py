@@ -38,10 +38,16 @@ _WIDTH: Final = 110
 _CONTEXT: Final = 1000
 
 
-def explanation(service: InferenceService) -> str:
-    """Some thirty lines: objectives, what is seen, the model, the limits, what would change, the last decisions."""
+def explanation(service: InferenceService, *, unattended: str = "") -> str:
+    """Some thirty lines: objectives, what is seen, the model, the limits, what would change, the last decisions.
+
+    `unattended`: since when no operator has looked after its namespace; empty where one does, or it is not known.
+    """
     parts = (_head, _objectives, _seen, _model, _limits, _outlook, _decisions)
-    return "\n".join(printable(line) for part in parts for line in part(service))
+    lines = [line for part in parts for line in part(service)]
+    if unattended:
+        lines.insert(0, f"No operator has looked after this namespace since {unattended}: all of this is of then.")
+    return "\n".join(map(printable, lines))
 
 
 def _head(service: InferenceService) -> Iterator[str]:

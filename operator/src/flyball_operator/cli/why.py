@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Final
 from flyball_operator.api import names
 from flyball_operator.api.objects import Object, controlled_by
 from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
-from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in, one_service
+from flyball_operator.cli.cluster import (
+    JSON,
+    NotHadError,
+    add_options,
+    add_output,
+    asked_in,
+    namespace_lease,
+    one_service,
+)
 from flyball_operator.cli.found_service import Found
 from flyball_operator.cli.terminal import wrapped
 from flyball_operator.cli.why_sentences import why
@@ -57,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 async def _found(api: KubeApi, namespace: str, name: str) -> Found:
     # With the client, which takes a second to import.
     from flyball_operator.kube.errors import ForbiddenError, NotFoundError  # noqa: PLC0415 – see above
-    from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, LEASES, PODS  # noqa: PLC0415
+    from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, PODS  # noqa: PLC0415
 
     raw = await one_service(api, namespace, name)
     uid = str(raw["metadata"].get("uid"))
@@ -68,13 +76,10 @@ async def _found(api: KubeApi, namespace: str, name: str) -> Found:
         except ForbiddenError:
             return []
 
-    async def read(resource: Resource, name: str) -> Object | None:
-        try:
-            return await api.get(resource, namespace, name)
-        except (NotFoundError, ForbiddenError):
-            return None
-
-    deployment = await read(DEPLOYMENTS, name)
+    try:
+        deployment = await api.get(DEPLOYMENTS, namespace, name)
+    except (NotFoundError, ForbiddenError):
+        deployment = None
     pods = await listed(PODS, selector=f"{names.LABEL_SERVICE_UID}={uid}")
     events = await listed(EVENTS, fields=f"involvedObject.uid={uid}")
     return parsed(
@@ -82,7 +87,7 @@ async def _found(api: KubeApi, namespace: str, name: str) -> Found:
         deployment=deployment if deployment is not None and controlled_by(deployment, uid) else None,
         pods=pods,
         events=[one for one in events if (one.get("involvedObject") or {}).get("uid") == uid],
-        lease=await read(LEASES, names.NAMESPACE_LEASE),
+        lease=await namespace_lease(api, namespace),
         now=datetime.now(UTC),
     )
 
