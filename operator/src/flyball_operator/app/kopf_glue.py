@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 
 import aiohttp
 import kopf
+from kopf._cogs.clients.watching import WatchingError  # kopf exports no name for it
 from kubernetes.aio import client
 
 from flyball_operator.api import names
@@ -163,7 +164,8 @@ def _cause(done: Collection[asyncio.Task[Any]]) -> Exception:
             status = getattr(error, "status", None)
             if isinstance(status, int):
                 return of_status(status, str(error.args[0] if error.args else error))
-            if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError)):
+            # An ERROR that is sent in a watch: whatever its code, the namespace is looked at and listed anew.
+            if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError, WatchingError)):
                 return UnavailableError(f"{type(error).__name__}: {error}")
             return error
     return EndedError(f"kopf {ended(done)}")

@@ -1,0 +1,63 @@
+"""What an API server sends in a watch that is no event of an object. Over HTTP, through kopf."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flyball_operator.api.service_key import Key
+from flyball_operator.app.kopf_glue import Watch, WatchHandlers
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.configuration import kubeconfig
+from flyball_operator.kube.errors import UnavailableError
+from flyball_operator.kube.resources import INFERENCE_SERVICES, NAMESPACES, WATCHED, Resource
+from flyball_operator.reconcile.queue import KeyQueue
+from support.stored_api import StoredApi, served
+
+NAMESPACE = "team"
+
+
+@pytest.fixture
+def api() -> StoredApi:
+    """Empty, with the documents by which kopf finds the kinds it watches."""
+    found = StoredApi()
+    kinds = {(one.group, one.version, one.plural): one for one in (INFERENCE_SERVICES, NAMESPACES, *WATCHED)}.values()
+    groups: dict[tuple[str, str], list[Resource]] = {}
+    for one in kinds:
+        groups.setdefault((one.group, one.version), []).append(one)
+    named = sorted({group for group, _ in groups} - {""})
+    found.documents["/version"] = {"major": "1", "minor": "36"}
+    found.documents["/api"] = {"versions": ["v1"]}
+    found.documents["/apis"] = {
+        "groups": [
+            {"name": name, "versions": [{"version": v} for g, v in groups if g == name]}
+            | {"preferredVersion": {"version": next(v for g, v in groups if g == name)}}
+            for name in named
+        ]
+    }
+    for (group, version), members in groups.items():
+        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        verbs = ["get", "list", "watch", "create", "patch", "update", "delete"]
+        found.documents[path] = {
+            "resources": [
+                {"name": one.plural, "kind": one.plural.title(), "singularName": "", "verbs": verbs}
+                | {"namespaced": one is not NAMESPACES}
+                for one in members
+                if "/" not in one.plural
+            ]
+        }
+    return found
+
+
+@pytest.mark.parametrize("code", [400, 403, 429, 500, 503, 504])
+async def test_an_error_in_a_watch_is_no_fault_of_the_process(api: StoredApi, tmp_path: Path, code: int) -> None:
+    status = {"kind": "Status", "status": "Failure", "message": "etcdserver: leader changed", "code": code}
+    api.watched.put({"type": "ERROR", "object": status})
+    with served(api, tmp_path) as path, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("KUBECONFIG", str(path))
+        configuration, _ = await kubeconfig(None)
+        watch = Watch(NAMESPACE, configuration=configuration, instance="test", clock=lambda: 0.0, listen=lambda: None)
+        queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
+        with pytest.raises(UnavailableError, match="leader changed"):
+            await watch.run(WatchHandlers(Cache(), queue))
