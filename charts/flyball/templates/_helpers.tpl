@@ -302,3 +302,14 @@ v1beta1
   verbs: [get, patch]
 {{- end }}
 {{- end -}}
+
+{{/* Whom our pods run as. */}}
+{{- define "flyball.podSecurityContext" -}}
+runAsNonRoot: true
+{{- if not .Values.runAsAssignedUser }}
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
