@@ -15,11 +15,11 @@ import pytest
 from flyball_engine.contract import Metric, OrderCounts
 from flyball_lab.harness.engines import ServedEngine, objective, serving
 from flyball_lab.harness.plant import CPU, PlantPhase
-from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
+from flyball_lab.harness.prometheus import Prometheus, ScrapeJob, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
-from flyball_operator.prometheus.reader import ATTAINMENT_WINDOW, PrometheusReader
+from flyball_operator.prometheus.reader import ATTAINMENT_WINDOW, LEAST_WINDOW, PrometheusReader
 from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
@@ -229,11 +229,22 @@ async def test_too_few_scrapes_leave_the_load_unknown(tmp_path: Path) -> None:
         assert _reason(found.steps) is Missing.TOO_FEW_SAMPLES
 
 
-async def test_slow_scrapes_widen_the_window(tmp_path: Path) -> None:
+async def test_slow_scrapes_widen_the_window_of_their_service_alone(tmp_path: Path) -> None:
     world = TunerEnvironment()
-    pod = world.engine()
-    async with serving(pod), scraping(tmp_path, target(pod), scrape="6s") as (_, reader):
-        await read_until(reader, lambda _: reader.window >= 18)
+    fast, slow = world.engine("fast", "0a"), world.engine("slow", "0b")
+    # Both are in the same part of all services.
+    one, other = ("team", "0a"), ("team", "0b")
+    jobs = [ScrapeJob(pod.name, [target(pod).labels()], scrape=each) for pod, each in ((fast, "500ms"), (slow, "6s"))]
+    async with serving(fast, slow):
+        with prometheus(tmp_path, jobs=jobs) as running:
+            client = PrometheusClient(running.url, timeout=2.0)
+            with closing(PrometheusReader(client, timeout=2.0, least_window=WINDOW)) as reader:
+                every = {one: 1, other: 1}
+                await read_until(reader, lambda found: _seconds(found) == 45, {other: 1, **every})
+                fast.load([PlantPhase(3600, 4, 100, 16)])
+                await read_until(reader, lambda found: complete(found) and _seconds(found) == LEAST_WINDOW, every)
+                both = await reader.read(every)
+                assert {identity: _seconds(found) for identity, found in both.items()} == {one: LEAST_WINDOW, other: 45}
 
 
 async def test_a_dead_pod_is_not_counted(tmp_path: Path) -> None:
@@ -388,6 +399,11 @@ async def test_steps_are_asked_for_once_per_window_by_turns(tmp_path: Path) -> N
                 told.append([uid for uid, identity in names.items() if _has_steps(seen[identity])])
                 now += 5.0
     assert told == [["0a", "5a", "fa"], ["0a"], ["5a"], ["fa"], ["0a"], ["5a"], ["fa"], ["0a"]]
+
+
+def _seconds(found: Observation) -> float | None:
+    """Seconds of the window."""
+    return found.window_seconds if isinstance(found, Signals) else None
 
 
 def _has_steps(found: Observation) -> bool:

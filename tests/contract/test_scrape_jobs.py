@@ -202,8 +202,9 @@ async def test_of_two_jobs_the_faster_one_is_believed(tmp_path: Path) -> None:
         async with scraped_by(tmp_path, *jobs) as (_, reader):
             believed = "only `flyball-system/flyball-engines` is counted"
             await read_until(reader, lambda seen: isinstance(seen, Signals) and believed in seen.twice)
-            # Three scrapes of the slower one would span 21 s.
-            assert reader.window < 21
+            found = (await reader.read({CHAT: 1}))[CHAT]
+            assert isinstance(found, Signals)
+            assert found.window_seconds < 21, "three scrapes of the slower one would span 21 s"
 
 
 async def test_targets_that_lead_to_one_engine_count_once_and_their_job_is_named(tmp_path: Path) -> None:

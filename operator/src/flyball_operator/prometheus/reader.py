@@ -1,8 +1,9 @@
 """Asks Prometheus once per tick for each part of all services, or once for each time of the past that is asked for.
 
-Each part has calls of its own: one that fails or hangs blinds its own services. Step statistics are most of an answer,
-and are learnt from once per window. So each part is asked for them once per window, by turns, and with them what came
-of the window's requests. It is asked as often what came of the requests of the last minutes.
+Each part has calls of its own: one that fails or hangs blinds its own services. Services that are scraped more slowly
+have a longer window, and then a part is asked once for each of its windows. Step statistics are most of an answer, and
+are learnt from once per window. So each part is asked for them once per window, by turns, and with them what came of
+the window's requests. It is asked as often what came of the requests of the last minutes.
 
 The client is synchronous, so the calls run side by side in a small pool of threads of their own: of a slow Prometheus
 each may take all of the time there is. One that hangs holds those threads, never the event loop. While they are held no
@@ -12,9 +13,9 @@ further call is made. Who asks for the past waits for each answer in the thread 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,9 +46,11 @@ class Source(Protocol):
 
 #: Least seconds of a window: three scrapes at the usual 5 s.
 LEAST_WINDOW: Final = 15
-#: Scrapes a window must span, and the largest window waited for.
+#: Scrapes a window must span.
 SCRAPES_PER_WINDOW: Final = 3
-LARGEST_WINDOW: Final = 300
+#: Windows of services that are scraped more slowly, in seconds: of three scrapes each 15 s, 30 s, and 100 s or slower.
+#: Each one more that is in use costs Prometheus a query more for each part.
+LONGER_WINDOWS: Final = (45, 90, 300)
 #: What attainment is reported over.
 ATTAINMENT_WINDOW: Final = 300
 _ALL: Final = Shard()
@@ -77,11 +80,12 @@ class _Attained:
 
 
 @dataclass
-class _Part:
-    """Services that are asked for together. `steps_due`: when they are asked for steps again. Seconds of one clock.
+class _Group:
+    """Services of one part that have one window, in seconds.
 
-    `pods`: the services that were asked for last, with their Ready pods. `busy`: calls that nobody has answered yet.
-    `attained`: the last answer to that question, None where the last read failed.
+    `steps_due`: when they are asked for steps again, in seconds of one clock. `pods`: the services that were asked for
+    last, with their Ready pods. `busy`: calls that nobody has answered yet. `attained`: the last answer to that
+    question, None where the last read failed.
     """
 
     targets: str
@@ -111,24 +115,23 @@ class _Part:
             ]
         return found
 
-    def signals(self, found: Sequence[Figures[Any]], least_window: int) -> Mapping[Identity, Observation]:
+    def signals(self, found: Sequence[Figures[Any]]) -> Iterator[tuple[Identity, Scrapes, Observation]]:
         """What the answers say of each service; to the load alone, or to all queries."""
         load, *more = found
         outcomes, steps = more or (Figures(), None)
-        scrapes = {one: answers.scrapes_of(jobs, self.pods.get(one, 0)) for one, jobs in load.services.items()}
-        window, self.window = self.window, _window(scrapes.values(), least_window)
-        return {
-            identity: answers.signals_of(
+        for identity, count in self.pods.items():
+            jobs = load.services.get(identity)
+            scrapes = answers.UNSCRAPED if jobs is None else answers.scrapes_of(jobs, count)
+            signals = answers.signals_of(
                 identity,
                 steps=steps,
                 load=load,
                 outcomes=outcomes,
-                scrapes=scrapes.get(identity, answers.UNSCRAPED),
-                window=window,
+                scrapes=scrapes,
+                window=self.window,
                 pods=count,
             )
-            for identity, count in self.pods.items()
-        }
+            yield identity, scrapes, signals
 
     def asked_for_steps(self, now: float) -> None:
         """Steps were asked for. The first time all parts are asked, from then on by turns."""
@@ -156,62 +159,72 @@ class PrometheusReader:
         self._source = source
         self._timeout = timeout
         self._clock = clock
-        # One for each query of each part, and one that asks what is scraped at all.
-        self._pool = ThreadPoolExecutor(max_workers=MOST_QUERIES * queries.PARTS + 1, thread_name_prefix="prometheus")
+        # One for each query of each part and window, and one that asks what is scraped at all. Few are ever started.
+        most = MOST_QUERIES * queries.PARTS * (1 + len(LONGER_WINDOWS)) + 1
+        self._pool = ThreadPoolExecutor(max_workers=most, thread_name_prefix="prometheus")
         self._explaining: set[asyncio.Future[Any]] = set()
         self._least_window = least_window
         self._only = only
-        numbers = range(queries.PARTS) if only is None else (queries.PARTS - 1,)
-        self._parts = {
-            number: _Part(queries.part(number, shard) if only is None else queries.targets(only), number, least_window)
-            for number in numbers
-        }
+        self._shard = shard
+        self._groups: dict[tuple[int, int], _Group] = {}
+        #: Those that are read, with the window of each by its own scrapes.
+        self._windows: dict[Identity, int] = {}
 
     def close(self) -> None:
         """Let go of the threads; calls in flight end by their own timeout."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._source.close()
 
-    @property
-    def window(self) -> int:
-        """The longest window of any part, in seconds."""
-        return max(part.window for part in self._parts.values())
-
     async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
         """Signals of each service given; `pods` says how many ready pods each has."""
         seen: dict[Identity, Observation] = {}
-        parts = self._asked_for(pods)
+        groups = self._asked_for(pods)
         if len(pods) > FEW:
-            for part in parts:
-                part.take_turn(self._clock())
-        for found in await asyncio.gather(*map(self._read, parts)):
+            for group in groups:
+                group.take_turn(self._clock())
+        for found in await asyncio.gather(*map(self._read, groups)):
             seen |= found
         return await self._explained({identity: seen[identity] for identity in pods}, pods)
 
-    def _asked_for(self, pods: Mapping[Identity, int]) -> list[_Part]:
-        """The parts that have some of these services; each takes note of its own."""
-        by_part: dict[int, dict[Identity, int]] = {number: {} for number in self._parts}
+    def _asked_for(self, pods: Mapping[Identity, int]) -> list[_Group]:
+        """The groups that have some of these services; each takes note of its own."""
+        self._windows = {identity: self._windows.get(identity, self._least_window) for identity in pods}
+        members: dict[tuple[int, int], dict[Identity, int]] = defaultdict(dict)
         for identity, count in pods.items():
             number = queries.part_of(identity[1]) if self._only is None else queries.PARTS - 1
-            by_part[number][identity] = count
-        for number, members in by_part.items():
-            self._parts[number].pods = members
-        return [part for part in self._parts.values() if part.pods]
+            members[number, self._windows[identity]][identity] = count
+        for number, window in members.keys() - self._groups.keys():
+            targets = queries.part(number, self._shard) if self._only is None else queries.targets(self._only)
+            self._groups[number, window] = _Group(targets, number, window)
+        for key, group in self._groups.items():
+            group.pods = members.get(key, {})
+        # One that still waits for answers is kept: its services may come back to it.
+        self._groups = {key: group for key, group in self._groups.items() if group.pods or group.busy}
+        return [self._groups[key] for key in sorted(members)]
 
-    async def _read(self, part: _Part) -> Mapping[Identity, Observation]:
+    async def _read(self, group: _Group) -> Mapping[Identity, Observation]:
         now = self._clock()
-        steps = part.steps_are_due(now)
+        steps = group.steps_are_due(now)
         try:
-            found = await self._ask(part.busy, part.questions(steps=steps))
+            found = await self._ask(group.busy, group.questions(steps=steps))
         except PrometheusError as error:
-            part.attained = None
+            group.attained = None
             if steps and error.missing is Missing.TIMED_OUT:
                 # What steps may have made late is read without them at the next ticks.
-                part.asked_for_steps(now)
-            return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))
-        seen = part.signals(found, self._least_window)
+                group.asked_for_steps(now)
+            return dict.fromkeys(group.pods, Unobserved(error.missing, str(error)))
+        seen = self._seen(group, found)
         if steps:
-            part.asked_for_steps(now)
+            group.asked_for_steps(now)
+        return seen
+
+    def _seen(self, group: _Group, found: Sequence[Figures[Any]]) -> dict[Identity, Observation]:
+        """What was answered; the next window of each service is that of its scrapes."""
+        seen: dict[Identity, Observation] = {}
+        for identity, scrapes, signals in group.signals(found):
+            seen[identity] = signals
+            if scrapes.interval:
+                self._windows[identity] = _window(scrapes.interval, self._least_window)
         return seen
 
     async def _explained(
@@ -233,9 +246,8 @@ class PrometheusReader:
     def read_at(self, at: float, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
         """Signals as they were at a Unix time, with steps. Raises `PrometheusError`."""
         seen: dict[Identity, Observation] = {}
-        for part in self._asked_for(pods):
-            found = [self._query(question, at) for question in part.questions(steps=True)]
-            seen |= part.signals(found, self._least_window)
+        for group in self._asked_for(pods):
+            seen |= self._seen(group, [self._query(question, at) for question in group.questions(steps=True)])
         return seen
 
     def ran_at(self, at: float) -> Mapping[Identity, Ran]:
@@ -245,26 +257,26 @@ class PrometheusReader:
 
     async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         """What came of requests over `ATTAINMENT_WINDOW`, for every service read last of which anything is counted."""
-        parts = [part for part in self._parts.values() if part.pods]
+        groups = [group for group in self._groups.values() if group.pods]
         attained: dict[Identity, Attainment | Unobserved] = {}
-        for found in await asyncio.gather(*map(self._attained, parts)):
+        for found in await asyncio.gather(*map(self._attained, groups)):
             attained |= found
         missing = [one for one in attained.values() if isinstance(one, Unobserved)]
-        return missing[0] if missing and len(missing) == sum(len(part.pods) for part in parts) else attained
+        return missing[0] if missing and len(missing) == sum(len(group.pods) for group in groups) else attained
 
-    async def _attained(self, part: _Part) -> Mapping[Identity, Attainment | Unobserved]:
-        now, known = self._clock(), part.attained
-        if known is not None and now < known.until - _EARLY and part.pods.keys() <= known.services:
+    async def _attained(self, group: _Group) -> Mapping[Identity, Attainment | Unobserved]:
+        now, known = self._clock(), group.attained
+        if known is not None and now < known.until - _EARLY and group.pods.keys() <= known.services:
             return known.found
         try:
-            question = queries.attainment(ATTAINMENT_WINDOW, part.targets), answers.count_figures
-            (found,) = await self._ask(part.busy, [question])
+            question = queries.attainment(ATTAINMENT_WINDOW, group.targets), answers.count_figures
+            (found,) = await self._ask(group.busy, [question])
         except PrometheusError as error:
-            return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))
+            return dict.fromkeys(group.pods, Unobserved(error.missing, str(error)))
         attained = {identity: answers.attained_of(jobs) for identity, jobs in found.services.items()}
         # The first time all parts are asked, from then on by turns.
-        share = (part.turn + 1) / queries.PARTS if known is None else 1.0
-        part.attained = _Attained(frozenset(part.pods), attained, now + share * part.window)
+        share = (group.turn + 1) / queries.PARTS if known is None else 1.0
+        group.attained = _Attained(frozenset(group.pods), attained, now + share * group.window)
         return attained
 
     async def _ask(self, busy: set[asyncio.Future[Any]], questions: Sequence[_Question]) -> list[Any]:
@@ -301,8 +313,8 @@ def _is_unseen(found: Observation) -> bool:
     return isinstance(found, Unobserved) and found.reason is Missing.NOT_SCRAPED
 
 
-def _window(scrapes: Iterable[Scrapes], least: int) -> int:
-    """Seconds that span enough scrapes of the slowest-scraped service."""
-    needed = max((found.interval for found in scrapes), default=0.0) * SCRAPES_PER_WINDOW
-    # Scrapes jitter by milliseconds; 15.01 s must not become 20 s.
-    return int(min(LARGEST_WINDOW, max(least, math.ceil((needed - 0.5) / 5) * 5)))
+def _window(interval: float, least: int) -> int:
+    """Seconds that span enough scrapes, so many seconds apart."""
+    # Scrapes jitter by milliseconds; 15.01 s must not become 45 s.
+    needed = interval * SCRAPES_PER_WINDOW - 0.5
+    return next((window for window in (least, LEAST_WINDOW, *LONGER_WINDOWS) if window >= needed), LONGER_WINDOWS[-1])
