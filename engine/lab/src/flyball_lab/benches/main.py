@@ -44,6 +44,7 @@ SIMULATED: Final[dict[str, dict[str, str]]] = {
         "trace": "law.trace",
     },
     "tick": {"tick": "tick.cost"},
+    "reconcile": {"reconcile": "reconcile.cost"},
     "scaling": {"scaling": "scaling.compare"},
     "live": {},
 }
@@ -58,6 +59,7 @@ REAL: Final[dict[str, dict[str, str]]] = {
     "gpu": {"vllm-cost": "engine.cost", "vllm-retune": "engine.retune", "exercise": "engine.exercise"},
     "law": {},
     "tick": {},
+    "reconcile": {},
     "scaling": {},
     "live": {"open": "live.open", "gated": "live.gated"},
 }
@@ -69,6 +71,7 @@ BARE: Final[dict[str, dict[str, str]]] = {
     "gpu": {"vllm-hooks": "engine.hooks", "fuzz": "engine.fuzz"},
     "law": {},
     "tick": {},
+    "reconcile": {},
     "scaling": {},
     "live": {},
 }
@@ -86,7 +89,7 @@ MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
     "minutes": ("law",),
     "preset": ("law",),
     "model": ("gpu",),
-    "services": ("tick",),
+    "services": ("tick", "reconcile"),
     "ticks": ("tick",),
     "python": ("gpu",),
 }
@@ -109,7 +112,7 @@ def run() -> int:
         accepted = ", ".join(simulated | real | bare)
         print(f"hack/bench {asked.name}: no part {', '.join(unknown)}; accepted: {accepted}", file=sys.stderr)
         return 2
-    given = (_options(asked),) if asked.name in (*COMMANDS, "tick") else ()
+    given = (_options(asked),) if asked.name in (*COMMANDS, "tick", "reconcile") else ()
     if asked.name in COMMANDS and (refused := _command(asked.name).refusal(*given, parts)):
         print(f"hack/bench {asked.name}: {refused}", file=sys.stderr)
         return 2
@@ -208,7 +211,8 @@ def _parser() -> argparse.ArgumentParser:
         "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine, "
         "and orders of prompts under setpoints that never move; "
         "tick: what a tick of the operator's tuner costs over a real Prometheus, 3 minutes for each number of "
-        "services; scaling: rules for the number of replicas on a fleet of simulated engines, 2 minutes; "
+        "services; reconcile: what the operator costs on the local cluster, where kwok plays the nodes, 40 minutes for "
+        "1000 services; scaling: rules for the number of replicas on a fleet of simulated engines, 2 minutes; "
         "live: the operator's tuner on real vLLM on the CPU against vLLM's defaults and other limits that "
         "never move, under a load that shifts, in some 50 minutes",
     )
@@ -246,7 +250,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--preset", choices=OBJECTIVES, default=PRESET, help="law: what the trace is played on")
     parser.add_argument("--model", type=Path, help="gpu: folder of a model; without it the small one of the CPU image")
     parser.add_argument(
-        "--services", nargs="+", type=_count, default=[1, 100, 1000], help="tick: how many there are; 1 100 1000"
+        "--services",
+        nargs="+",
+        type=_count,
+        default=[1, 100, 1000],
+        help="tick, reconcile: how many there are; 1 100 1000",
     )
     parser.add_argument("--ticks", type=_count, default=20, help="tick: how many are measured; 20")
     parser.add_argument("--python", help="gpu: the Python that has vLLM 0.26 or newer; without it, python3")

@@ -1,4 +1,4 @@
-"""What `hack/bench law` and `hack/bench tick` are told. Needs nothing that a Python with vLLM alone lacks."""
+"""What `hack/bench law`, `tick` and `reconcile` are told. Needs nothing that a Python with vLLM alone lacks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Options:
 
     `ablate`: the constants of the law that are moved; absent, or "all", all.
 
-    `services`, `ticks`: of how many services the tuner's tick is measured, one after the other, over so many ticks.
+    `services`: how many there are, one number after the other. `ticks`: over so many the tuner's tick is measured.
     """
 
     quick: bool = False

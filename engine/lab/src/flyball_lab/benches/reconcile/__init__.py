@@ -1,0 +1,1 @@
+"""`hack/bench reconcile`: what the operator costs on a real API server, by the number of services."""

@@ -1,0 +1,46 @@
+"""What `hack/bench reconcile` makes of the audit log, and of its figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flyball_lab.benches.reconcile.cost import ROWS, tables
+from flyball_lab.benches.reconcile.operator import INSTANCE, AuditLog
+
+OURS = f"flyball/0.1.0 flyball-reconciler ({INSTANCE})"
+#: kopf sends its library's user agent.
+KOPF = "Python/3.11 aiohttp/3.13"
+
+
+def entry(agent: str, verb: str, resource: str) -> str:
+    return json.dumps({"userAgent": agent, "verb": verb, "objectRef": {"resource": resource}}) + "\n"
+
+
+def test_requests_of_the_operator_alone_are_counted_and_neither_watches_nor_leases(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_text(entry(OURS, "patch", "deployments"))
+    log = AuditLog(path)
+    with path.open("a") as more:
+        for agent, verb, resource in (
+            (OURS, "get", "pods"),
+            (KOPF, "list", "pods"),
+            (KOPF, "watch", "pods"),
+            (OURS, "update", "leases"),
+            (OURS, "patch", "inferenceservices"),
+            ("kubectl/v1.36", "patch", "inferenceservices"),
+        ):
+            more.write(entry(agent, verb, resource))
+        more.write('{"half of')
+    reads, writes = log.requests()
+    assert (dict(reads), dict(writes)) == ({"get pods": 1, "list pods": 1}, {"patch inferenceservices": 1})
+
+
+@pytest.mark.parametrize(("title", "missed"), [("1000 services of 5 pods", True), ("10 services of 5 pods", False)])
+def test_what_is_asked_is_asked_of_a_thousand_services_alone(title: str, *, missed: bool) -> None:
+    values = {key: 0.0 for _, key, _ in ROWS} | {"memory MiB": 301.0}
+    page = tables({title: values})[""].markdown()
+    assert ("301: missed" in page) is missed
+    assert page.count("missed") == missed
