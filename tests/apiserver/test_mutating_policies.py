@@ -30,6 +30,8 @@ from support.policies import (
     ADDS_A_SIDECAR,
     ADDS_A_VARIABLE,
     INJECTS_A_SIDECAR,
+    INJECTS_ISTIO,
+    INJECTS_LINKERD,
     LABELS_IT,
     LABELS_THE_TEMPLATE,
     MIRRORED,
@@ -232,15 +234,26 @@ def test_an_edit_by_hand_of_what_a_policy_changes_is_undone(place: str, frequent
         expect_quiet(place, audit)
 
 
-def test_a_sidecar_that_a_policy_puts_into_pods_is_named_when_it_fails(place: str, shared: SharedOperator) -> None:
-    with mutating(place, INJECTS_A_SIDECAR, pods=True), shared.at(place):
+@pytest.mark.parametrize(
+    ("patches", "name", "statuses"),
+    [
+        (INJECTS_A_SIDECAR, "added", "containerStatuses"),
+        (INJECTS_LINKERD, "linkerd-proxy", "containerStatuses"),
+        (INJECTS_ISTIO, "istio-proxy", "initContainerStatuses"),
+    ],
+    ids=["last", "linkerd", "istio"],
+)
+def test_a_sidecar_that_is_put_into_pods_is_named_when_it_fails(
+    place: str, shared: SharedOperator, patches: str, name: str, statuses: str
+) -> None:
+    with mutating(place, patches, pods=True), shared.at(place):
         apply(asked(), namespace=place)
         serve(place)
-        assert "added" not in [container["name"] for container in pod(place)["containers"]]
+        assert name not in [container["name"] for container in pod(place)["containers"]], "the Deployment is as asked"
         ended = {"terminated": {"exitCode": 1, "message": "no certificate", "reason": "Error"}}
-        play_trouble(place, image=IMAGE, name="added", state=ended)
-        said = expect_condition(place, "Available", "False", "ContainerFailed")
-        assert "container added" in said
+        play_trouble(place, image=IMAGE, statuses=statuses, name=name, state=ended)
+        said = expect_condition(place, "Available", "False")
+        assert f"container {name}" in said
         assert "no certificate" in said
         serve(place)
 

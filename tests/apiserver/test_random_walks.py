@@ -27,12 +27,16 @@ KINDS = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(walk=walks(most=15, caches=False))
-def test_a_walk_ends_where_a_fresh_service_begins(place: str, running: OperatorProcess, walk: list[Object]) -> None:
+def test_a_walk_ends_where_a_fresh_service_begins_and_so_does_the_way_back(
+    place: str, running: OperatorProcess, walk: list[Object]
+) -> None:
     for spec in walk:
         asked_for(place, "walked", spec)
-    asked_for(place, "fresh", walk[-1])
-    assert left(place, "walked") == left(place, "fresh")
-    for name in ("walked", "fresh"):
+    for name, spec in (("fresh", walk[-1]), ("begun", walk[0])):
+        asked_for(place, "walked", spec)
+        asked_for(place, name, spec)
+        assert left(place, "walked") == left(place, name)
+    for name in ("walked", "fresh", "begun"):
         delete(RESOURCE, name, namespace=place)
     eventually(lambda: not [one for kind in KINDS for one in items(kind, namespace=place)], expecting="nothing left")
 

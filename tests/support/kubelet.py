@@ -26,10 +26,12 @@ def play_kubelet(namespace: str, *, image: str) -> int:
     return len(mine)
 
 
-def play_trouble(namespace: str, *, image: str, serving: str = "", **container: Any) -> None:
-    """Make the pods with this engine image not Ready, with this status of the engine's container.
+def play_trouble(
+    namespace: str, *, image: str, serving: str = "", statuses: str = "containerStatuses", **container: Any
+) -> None:
+    """Make the pods with this engine image not Ready, with this status of the engine's container, or of the one named.
 
-    Those with the image `serving` go on, as endpoints have it.
+    Those with the image `serving` go on, as endpoints have it. `statuses`: where the container's status is.
     """
     status = {"name": "engine", "image": image, "imageID": "", "ready": False, "restartCount": 0, **container}
 
@@ -37,7 +39,7 @@ def play_trouble(namespace: str, *, image: str, serving: str = "", **container: 
         mine = _engine_pods(namespace, image)
         for pod in mine:
             unready = _conditions(("Ready", "ContainersReady"), "False")
-            played = {"phase": "Pending", "containerStatuses": [status], "conditions": unready}
+            played = {"phase": "Pending", statuses: [status], "conditions": unready}
             try:
                 _play_status(namespace, pod["metadata"]["name"], played)
             except KubectlError as error:
@@ -70,7 +72,8 @@ def _engine_pods(namespace: str, image: str) -> list[Object]:
     return [
         pod
         for pod in items("pods", namespace=namespace, selector="app.kubernetes.io/managed-by=flyball")
-        if pod["spec"]["containers"][0]["image"] == image and not pod["metadata"].get("deletionTimestamp")
+        if image in [container["image"] for container in pod["spec"]["containers"]]
+        and not pod["metadata"].get("deletionTimestamp")
     ]
 
 

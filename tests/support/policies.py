@@ -33,11 +33,11 @@ LABELS_IT = "[JSONPatch{op: 'add', path: '/metadata/labels/test~1added', value: 
 LABELS_THE_TEMPLATE = "[JSONPatch{op: 'add', path: '/spec/template/metadata/labels/test~1added', value: 'yes'}]"
 
 
-def _sidecar(pod: str) -> str:
+def _sidecar(pod: str, *, name: str = "added", among: str = "containers", more: str = "") -> str:
     """CEL of a container that namespaces of Pod Security `restricted` admit; `pod` is the way to the pod's spec."""
-    kind = f"Object.{pod}.containers.securityContext"
+    kind = f"Object.{pod}.{among}.securityContext"
     return (
-        f"Object.{pod}.containers{{name: 'added', image: 'mirror.test/sidecar:1', securityContext: {kind}{{"
+        f"Object.{pod}.{among}{{name: '{name}', image: 'mirror.test/sidecar:1', {more}securityContext: {kind}{{"
         "allowPrivilegeEscalation: false, runAsNonRoot: true, runAsUser: 1000, "
         f"capabilities: {kind}.capabilities{{drop: ['ALL']}}, "
         f"seccompProfile: {kind}.seccompProfile{{type: 'RuntimeDefault'}}}}}}"
@@ -65,6 +65,19 @@ STRIPS_A_LABEL = (
 )
 #: Of pods.
 INJECTS_A_SIDECAR = "[JSONPatch{op: 'add', path: '/spec/containers/-', value: " + _sidecar("spec") + "}]"
+#: As Linkerd does: its proxy is the first of a pod's containers.
+INJECTS_LINKERD = (
+    "[JSONPatch{op: 'add', path: '/spec/containers/0', value: " + _sidecar("spec", name="linkerd-proxy") + "}]"
+)
+#: As Istio does with native sidecars: its proxy is an init container that goes on, and probes go through it.
+INJECTS_ISTIO = (
+    "(has(object.spec.initContainers) ? [] : [JSONPatch{op: 'add', path: '/spec/initContainers', value: []}]) + "
+    "[JSONPatch{op: 'add', path: '/spec/initContainers/0', value: "
+    + _sidecar("spec", name="istio-proxy", among="initContainers", more="restartPolicy: 'Always', ")
+    + "}] + (has(object.spec.containers[0].readinessProbe) ? ["
+    "JSONPatch{op: 'replace', path: '/spec/containers/0/readinessProbe/httpGet/path', value: '/app-health'}, "
+    "JSONPatch{op: 'replace', path: '/spec/containers/0/readinessProbe/httpGet/port', value: 15020}] : [])"
+)
 #: A pod that such namespaces admit.
 _POD: Object = {
     "apiVersion": "v1",
