@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from flyball_engine.adapters import AdapterReport
 from flyball_engine.classes import CLASS_HEADER as CLASS_HEADER
 from flyball_engine.classes import DEFAULT_CLASS as DEFAULT_CLASS
 from flyball_engine.classes import DEFAULT_CLASS_LABEL as DEFAULT_CLASS_LABEL
@@ -99,6 +100,8 @@ class Env(StrEnum):
     """Port of the control server; default `CONTROL_PORT`."""
     STATE_DIR = "FLYBALL_STATE_DIR"
     """Folder of the shared-memory files between engine core and API server; default a fresh one under /dev/shm."""
+    ADAPTERS_FILE = "FLYBALL_ADAPTERS_FILE"
+    """File of the LoRA adapters to load, as `adapters.AdapterList`; unset where the service has none."""
     TERMINATION_LOG = "FLYBALL_TERMINATION_LOG"
     """Where the launcher writes why it refused to start; default /dev/termination-log."""
 
@@ -331,6 +334,7 @@ class ReadBack(Frozen):
     in time is named in `unknown`: the call may still land. `unsupported` says of each knob this engine cannot move why.
     `ungated` says why requests cannot be refused by a deadline, None if they can. A plugin without it cannot refuse.
     `queue`: the limits of vLLM's queue in force, which the API server holds; None where there are none.
+    `adapters`: what became of the LoRA adapters of the pod's list; None where the engine follows no list.
     """
 
     service: str
@@ -343,6 +347,7 @@ class ReadBack(Frozen):
     unsupported: dict[AnyKnob, str] = Field(default_factory=dict)
     ungated: str | None = "the plugin does not say that it can"
     queue: QueueLimits | None = None
+    adapters: tuple[AdapterReport, ...] | None = None
 
     @field_validator("unsupported", mode="before")
     @classmethod

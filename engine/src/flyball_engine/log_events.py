@@ -13,6 +13,14 @@ from enum import StrEnum
 class EngineLogEvent(StrEnum):
     """What happened. Names are part of the interface: docs/reference/log-events.md lists them."""
 
+    ADAPTERS_UNREADABLE = "AdaptersUnreadable"
+    """The list of adapters cannot be read; the message says why. Those that are loaded stay."""
+    ADAPTER_LOADED = "AdapterLoaded"
+    """An API server answers the name of an adapter."""
+    ADAPTER_NOT_LOADED = "AdapterNotLoaded"
+    """An adapter could not be loaded; the message says why. It is tried again."""
+    ADAPTER_UNLOADED = "AdapterUnloaded"
+    """An adapter was removed from the list, and its name is not found any more."""
     API_SERVER_BEHIND = "ApiServerBehind"
     """An API server does not follow the first one, or cannot write down what it counted. It is tried again."""
     CERTIFICATE_NOT_FOLLOWED = "CertificateNotFollowed"

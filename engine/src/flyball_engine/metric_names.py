@@ -31,6 +31,11 @@ class MetricName(StrEnum):
     `refused` (never started), `error`, `uncounted`: see `flyball_engine.batching.outcomes`."""
     CLASS_REQUESTS = "flyball_class_requests_total"
     """counter; class (as configured, or `default`), outcome (as above); absent where there are no classes."""
+    ADAPTER_REQUESTS = "flyball_adapter_requests_total"
+    """counter; adapter (of the service's list), outcome (as above): requests that reached the engine; absent without
+    adapters."""
+    ADAPTER_GENERATED_TOKENS = "flyball_adapter_generated_tokens_total"
+    """counter; adapter: output tokens of its finished requests."""
     UNKNOWN_CLASS = "flyball_unknown_class_total"
     """counter: requests that named a class that nobody configured, and are of the default one."""
     ADMISSIONS = "flyball_admissions_total"

@@ -94,10 +94,14 @@ class OpenSequence:
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
-    """A request that has not ended. `arrival`, `first_token` and `last_end` are times on the server's clock."""
+    """A request that has not ended. `arrival`, `first_token` and `last_end` are times on the server's clock.
+
+    `adapter`: name of the LoRA adapter that answers it, empty for the model itself.
+    """
 
     arrival: float
     of_class: str = DEFAULT_CLASS
+    adapter: str = ""
     sequences: list[OpenSequence] = field(default_factory=list)
     first_token: float | None = None
     last_end: float = 0.0
@@ -116,6 +120,8 @@ class OpenRequest:
 class LedgerCounts:
     """Cumulative counts. Keys: outcome; (class, outcome); (objective id, met or violated); (ids joined by `,`, same).
 
+    Keys of adapters: (name, outcome), and name, for the output tokens of finished requests.
+
     Tokens are those of finished requests; a prompt shared by `n` sequences counts for each, as does what was cached.
     """
 
@@ -127,6 +133,8 @@ class LedgerCounts:
     prompt_tokens: int
     cached_prompt_tokens: int
     unknown_class: int = 0
+    adapters: dict[tuple[str, str], int] = field(default_factory=dict)
+    adapter_tokens: dict[str, int] = field(default_factory=dict)
 
 
 class RequestLedger:
@@ -142,6 +150,8 @@ class RequestLedger:
         self._requests: dict[str, int] = {outcome.value: 0 for outcome in Outcome}
         self.classifier = RequestClassifier()
         self._classes: dict[tuple[str, str], int] = {}
+        self._adapters: dict[tuple[str, str], int] = {}
+        self._adapter_tokens: dict[str, int] = {}
         self._objectives: tuple[ObjectiveSpec, ...] = ()
         self._by_class: dict[str, tuple[ObjectiveSpec, ...]] = {}
         self._gap_thresholds: dict[str, tuple[tuple[str, float], ...]] = {}
@@ -179,11 +189,20 @@ class RequestLedger:
             (name, outcome.value): self._classes.get((name, outcome.value), 0) for name in names for outcome in Outcome
         }
 
+    def set_adapters(self, names: Sequence[str]) -> None:
+        """The adapters that requests are counted by: those that are gone are counted no more, so labels are few."""
+        self._adapter_tokens = {name: self._adapter_tokens.get(name, 0) for name in names}
+        self._adapters = {
+            (name, outcome.value): self._adapters.get((name, outcome.value), 0) for name in names for outcome in Outcome
+        }
+
     def collect(self) -> LedgerCounts:
         """The counts so far."""
         return LedgerCounts(
             requests=self._requests.copy(),
             classes=self._classes.copy(),
+            adapters=self._adapters.copy(),
+            adapter_tokens=self._adapter_tokens.copy(),
             unknown_class=self.classifier.unknown,
             objectives=self._counts.copy(),
             all_objectives=self._together.copy(),
@@ -293,7 +312,10 @@ class RequestLedger:
             self._close(request, Outcome.ERROR)
             return
         self._judge({one: _verdict(one, request) for one in self._objectives_of(request)})
-        self._generated += sum(sequence.tokens for sequence in request.sequences)
+        tokens = sum(sequence.tokens for sequence in request.sequences)
+        self._generated += tokens
+        if request.adapter in self._adapter_tokens:
+            self._adapter_tokens[request.adapter] += tokens
         self._prompt += request.prompt_tokens
         self._cached += request.cached_prompt_tokens
         self._close(request, Outcome.FINISHED)
@@ -329,6 +351,8 @@ class RequestLedger:
         # One that came before its class was forgotten is of none.
         if key in self._classes:
             self._classes[key] += 1
+        if (of_adapter := (request.adapter, outcome.value)) in self._adapters:
+            self._adapters[of_adapter] += 1
 
 
 def _joined(objectives: Sequence[ObjectiveSpec]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from flyball_engine.adapters import AdapterReport, merged
 from flyball_engine.batching.gate import AdmissionReason
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import Frozen, Setpoint
@@ -38,11 +39,14 @@ class _Accepted(Frozen):
 
 
 class _Report(Frozen):
-    """What one API server counted, cumulative, and the number of the setpoint it follows, 0 if none."""
+    """What one API server counted, cumulative, its adapters, and the number of the setpoint it follows, 0 if none."""
 
     follows: int
     requests: dict[str, int]
     classes: list[tuple[str, str, int]]
+    adapters: list[tuple[str, str, int]]
+    adapter_tokens: dict[str, int]
+    adapter_reports: tuple[AdapterReport, ...]
     objectives: list[tuple[str, str, int]]
     all_objectives: list[tuple[str, str, int]]
     generated_tokens: int
@@ -71,7 +75,9 @@ class Follower:
         follow: Callable[[Setpoint], None],
         counts: Callable[[], LedgerCounts],
         gate: Admissions,
+        adapters: Callable[[], tuple[AdapterReport, ...]] = tuple,
     ) -> None:
+        self._adapters = adapters
         self._setpoint = folder / _SETPOINT
         self._path = folder / _REPORT.format(index)
         self._follow = follow
@@ -126,6 +132,9 @@ class Follower:
             follows=self._follows,
             requests=counts.requests,
             classes=_rows(counts.classes),
+            adapters=_rows(counts.adapters),
+            adapter_tokens=counts.adapter_tokens,
+            adapter_reports=self._adapters(),
             objectives=_rows(counts.objectives),
             all_objectives=_rows(counts.all_objectives),
             generated_tokens=counts.generated_tokens,
@@ -182,6 +191,8 @@ class ApiServers:
         return LedgerCounts(
             requests=_added(own.requests, (report.requests for report in others)),
             classes=_added(own.classes, (_keyed(report.classes) for report in others)),
+            adapters=_added(own.adapters, (_keyed(report.adapters) for report in others)),
+            adapter_tokens=_added(own.adapter_tokens, (report.adapter_tokens for report in others)),
             objectives=_added(own.objectives, (_keyed(report.objectives) for report in others)),
             all_objectives=_added(own.all_objectives, (_keyed(report.all_objectives) for report in others)),
             generated_tokens=own.generated_tokens + sum(report.generated_tokens for report in others),
@@ -189,6 +200,11 @@ class ApiServers:
             cached_prompt_tokens=own.cached_prompt_tokens + sum(report.cached_prompt_tokens for report in others),
             unknown_class=own.unknown_class + sum(report.unknown_class for report in others),
         )
+
+    def adapters(self, own: tuple[AdapterReport, ...]) -> tuple[AdapterReport, ...]:
+        """What became of each adapter of our list in all of them."""
+        reports = (self._read(index) for index in self._others)
+        return merged(own, tuple(() if report is None else report.adapter_reports for report in reports))
 
     @property
     def counts(self) -> Mapping[AdmissionReason, int]:

@@ -37,6 +37,14 @@ class RequestCounts(Protocol):
         """Requests by class and outcome."""
 
     @property
+    def adapters(self) -> Mapping[tuple[str, str], int]:
+        """Requests by adapter and outcome."""
+
+    @property
+    def adapter_tokens(self) -> Mapping[str, int]:
+        """Output tokens of finished requests by adapter."""
+
+    @property
     def unknown_class(self) -> int:
         """Requests that named a class that nobody configured."""
 
@@ -263,6 +271,12 @@ def _request_metrics(counts: RequestCounts) -> Iterator[Metric]:
     together = {key: float(count) for key, count in counts.all_objectives.items()}
     yield _counter(MetricName.REQUESTS, "Requests by outcome", ["outcome"], requests.items())
     yield _counter(MetricName.CLASS_REQUESTS, "Requests by class", ["class", "outcome"], classes.items())
+    adapters = {key: float(count) for key, count in counts.adapters.items()}
+    adapter_tokens = {(name,): float(count) for name, count in counts.adapter_tokens.items()}
+    yield _counter(MetricName.ADAPTER_REQUESTS, "Requests by LoRA adapter", ["adapter", "outcome"], adapters.items())
+    yield _counter(
+        MetricName.ADAPTER_GENERATED_TOKENS, "Output tokens by LoRA adapter", ["adapter"], adapter_tokens.items()
+    )
     unknown = [((), float(counts.unknown_class))]
     yield _counter(MetricName.UNKNOWN_CLASS, "Requests that named a class that there is not", [], unknown)
     yield _counter(MetricName.OBJECTIVE_REQUESTS, "Requests by objective", ["objective", "outcome"], objectives.items())

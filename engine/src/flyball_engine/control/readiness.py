@@ -1,4 +1,6 @@
-"""Whether an engine is Ready: it has answered a request, and runs under a setpoint or has waited long enough for one.
+"""Whether an engine is Ready: it has answered a request, has its adapters, and runs under a setpoint.
+
+For the last two it waits for so long, and is Ready without them then.
 
 Once Ready, it stays so: what comes later is health. Nothing here may keep an engine from serving for long, so each wait
 has an end, but for the first answer: an engine that hangs over its first request serves nobody.
@@ -7,9 +9,14 @@ has an end, but for the first answer: an engine that hangs over its first reques
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from flyball_engine.contract import SETPOINT_WAIT_SECONDS
 from flyball_engine.figures import format_duration
+
+#: Seconds for which an engine waits until each adapter was loaded, or has failed once: a download of some 100 MB. Its
+#: clients would be told that there is no such model.
+ADAPTERS_WAIT_SECONDS: Final = 120.0
 
 
 class Readiness:
@@ -20,6 +27,7 @@ class Readiness:
         self._asked = False
         self._answered: float | None = None
         self._governed: Callable[[], bool] | None = None
+        self._settled: Callable[[], bool] | None = None
         self._ready = False
 
     def expect_answer(self) -> None:
@@ -29,6 +37,10 @@ class Readiness:
     def expect_setpoint(self, governed: Callable[[], bool]) -> None:
         """It is to wait for a setpoint, too; `governed` says whether every core runs under one."""
         self._governed = governed
+
+    def expect_adapters(self, settled: Callable[[], bool]) -> None:
+        """It is to wait for its adapters, too; `settled` says whether each was loaded, or has failed."""
+        self._settled = settled
 
     def answered(self) -> None:
         """The first request was answered, or cannot be asked."""
@@ -40,10 +52,14 @@ class Readiness:
             return None
         if self._answered is None:
             return "the engine has yet to answer its first request"
-        if self._governed is not None and not self._governed():
-            left = SETPOINT_WAIT_SECONDS - (self._clock() - self._answered)
-            if left > 0:
-                wait = format_duration(max(1, round(left)))
-                return f"the engine has no setpoint yet; it serves without one in {wait}"
+        waited = self._clock() - self._answered
+        if self._settled is not None and (left := ADAPTERS_WAIT_SECONDS - waited) > 0 and not self._settled():
+            return f"the engine has yet to load its adapters; it serves without them in {_rounded(left)}"
+        if self._governed is not None and (left := SETPOINT_WAIT_SECONDS - waited) > 0 and not self._governed():
+            return f"the engine has no setpoint yet; it serves without one in {_rounded(left)}"
         self._ready = True
         return None
+
+
+def _rounded(seconds: float) -> str:
+    return format_duration(max(1, round(seconds)))

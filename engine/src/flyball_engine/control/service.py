@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from flyball_engine import __version__
+from flyball_engine.adapters import AdapterReport
 from flyball_engine.contract import AnyKnob, Generation, QueueLimits, ReadBack, Refusal, Setpoint
 from flyball_engine.control.acceptance import SetpointRefused, check_not_overtaken, judge
 from flyball_engine.control.fields import fields_at
@@ -87,6 +88,7 @@ class ControlService:
     """Holds the newest accepted setpoint of one engine and the counts of writes by outcome.
 
     `follow` is called with each setpoint accepted, before the cores are: for what this process does of it.
+    `adapters` tells what became of the LoRA adapters, None where there is no list of them.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class ControlService:
         verifier: TokenVerifier,
         service: str,
         follow: Callable[[Setpoint], None],
+        adapters: Callable[[], tuple[AdapterReport, ...] | None] = lambda: None,
         timeout: float = APPLY_TIMEOUT_SECONDS,
     ) -> None:
         self.engine = engine
@@ -103,6 +106,7 @@ class ControlService:
         self._verifier = verifier
         self._service = service
         self._follow = follow
+        self._adapters = adapters
         self._timeout = timeout
         self._accepted: Setpoint | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -151,6 +155,7 @@ class ControlService:
             unsupported=dict(reports.unsupported),
             ungated=reports.ungated,
             queue=self.engine.queue,
+            adapters=self._adapters(),
         )
 
     def applied(self) -> Generation | None:

@@ -82,6 +82,7 @@ SCHEDULER_CONFIG: Final = Used(
         "prefill_schedule_interval": "data-parallel ranks do not wait for each other with their prompts",
     },
 )
+_NO_ADAPTERS: Final = "no adapter of spec.adapters is loaded"
 _BLIND: Final = "of prompts the share is taken to be cached that was lately"
 _NOT_HARMONY: Final = "no model's prompts are taken to be in the Harmony format"
 #: What the step hooks read once, of the scheduler's own objects.
@@ -91,6 +92,7 @@ CACHE_CONFIG: Final = Used(
     needed=("num_gpu_blocks", "block_size"),
     optional={
         "prefix_caching_hash_algo": _BLIND,
+        "enable_prefix_caching": "prefixes are taken to be cached",
         "kv_cache_size_tokens": "the cache holds num_gpu_blocks times block_size tokens",
     },
 )
@@ -214,7 +216,7 @@ COUNTING: Final = (
         module="vllm.v1.engine",
         name="EngineCoreRequest",
         needed=("request_id",),
-        optional={"sampling_params": _AT_ARRIVAL},
+        optional={"sampling_params": _AT_ARRIVAL, "lora_request": "no request is counted by its adapter"},
     ),
     Used(
         module="vllm.v1.engine",
@@ -260,6 +262,7 @@ QUEUE: Final = Used(
     name="AsyncLLM",
     needed=("engine_core", "errored", "vllm_config"),
     optional={
+        "add_lora": _NO_ADAPTERS,
         "check_admission": "queue limits are refused",
         "scheduler_config": "queue limits are refused",
     },
@@ -281,6 +284,16 @@ ORDERING: Final = Used(
     module="vllm.v1.core.sched.request_queue",
     name="FCFSRequestQueue",
     needed=("extendleft", "popleft", "rotate"),
+)
+#: What adapters are loaded with while the engine runs.
+ADAPTERS: Final = (
+    Used(module="vllm.lora.request", name="LoRARequest", needed=("lora_name", "lora_int_id", "lora_path")),
+    Used(module=QUEUE.module, name=QUEUE.name, needed=("add_lora",)),
+    Used(
+        module="vllm.entrypoints.openai.models.serving",
+        name="OpenAIServingModels",
+        needed=("lora_requests", "is_base_model"),
+    ),
 )
 #: What is used here and there, modules among it: of these, the names that we import or call.
 ELSEWHERE: Final = (
@@ -314,7 +327,15 @@ ELSEWHERE: Final = (
     Used(
         module="vllm.entrypoints.openai.models.serving",
         name="OpenAIServingModels",
-        optional={"lora_requests": "prompts for adapters are looked up as the model's own"},
+        optional={
+            "lora_requests": f"prompts for adapters are looked up as the model's own, and {_NO_ADAPTERS}",
+            "is_base_model": _NO_ADAPTERS,
+        },
+    ),
+    Used(
+        module="vllm.lora.request",
+        name="LoRARequest",
+        optional=dict.fromkeys(("lora_name", "lora_int_id", "lora_path"), _NO_ADAPTERS),
     ),
     Used(
         module="vllm.entrypoints.cli.serve",

@@ -12,13 +12,16 @@ import os
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from flyball_engine.adapters import AdapterReport
 from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.contract import Env, Setpoint
+from flyball_engine.control.adapters import AdapterLoader
 from flyball_engine.control.api_servers import ApiServers, Follower
 from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.readiness import Readiness
@@ -27,6 +30,7 @@ from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm import plugin
+from flyball_engine.vllm.adapters import VllmAdapters
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.certificates import CertificateKeeper
 from flyball_engine.vllm.client import VllmEngine
@@ -68,6 +72,8 @@ class FlyballControl:
         self._certificates = CertificateKeeper()
         self._warm_up = WarmUp(Readiness(time.monotonic))
         self._warming: asyncio.Task[None] | None = None
+        self._adapters: AdapterLoader | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
         """Count this application's requests, and refuse them; never raises. The control port is a server of its own."""
@@ -88,10 +94,11 @@ class FlyballControl:
         if self._ungated is not None:
             _log.warning(EngineLogEvent.GATE_NOT_INSTALLED, "%s", self._ungated)
 
-    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 – vLLM's protocol
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         """Start the control port; never raises. Without an engine client (a render-only server) there is none."""
         if engine_client is None:
             return
+        self._follow_adapters(engine_client, state)
         warming = self._warm_up.run(_api_key(args))
         self._warming = asyncio.get_running_loop().create_task(warming, name="flyball-warm-up")
         try:
@@ -104,6 +111,24 @@ class FlyballControl:
             _log.exception(EngineLogEvent.CONTROL_PORT_FAILED, "vLLM serves on, ungoverned")
         else:
             self._warm_up.readiness.expect_setpoint(self._runs_under_setpoint)
+
+    def _follow_adapters(self, engine_client: Any, state: Any) -> None:
+        """Load the adapters of the pod's list, where it has one, in the background."""
+        if not (path := os.environ.get(Env.ADAPTERS_FILE, "")):
+            return
+        adapters = VllmAdapters(getattr(state, "openai_serving_models", None), engine_client)
+        self._adapters = AdapterLoader(Path(path), adapters, clock=time.monotonic, names=self._ledger.set_adapters)
+        self._loading = asyncio.get_running_loop().create_task(self._adapters.run(), name="flyball-adapters")
+        self._warm_up.readiness.expect_adapters(lambda: self._adapters is None or self._adapters.settled)
+
+    def _own_adapters(self) -> tuple[AdapterReport, ...]:
+        return () if self._adapters is None else self._adapters.reports
+
+    def _all_adapters(self) -> tuple[AdapterReport, ...] | None:
+        """What became of them in all API servers; None where the pod has no list."""
+        if self._adapters is None or self._servers is None:
+            return None
+        return self._servers.adapters(self._adapters.reports)
 
     def _runs_under_setpoint(self) -> bool:
         """Whether every core does; true of an engine that takes none, too."""
@@ -144,6 +169,7 @@ class FlyballControl:
             verifier=verifier_of(os.environ),
             service=os.environ.get(Env.SERVICE_UID, ""),
             follow=self._follow,
+            adapters=self._all_adapters,
         )
         registry = CollectorRegistry()
         registry.register(EngineCollector(service, servers.collect, servers))
@@ -153,7 +179,12 @@ class FlyballControl:
         """Follow the API server that has the control port, in the background."""
         self._open(engine_client, number)
         follower = Follower(
-            ensure_state_dir(), index, follow=self._follow, counts=self._ledger.collect, gate=self._gate
+            ensure_state_dir(),
+            index,
+            follow=self._follow,
+            counts=self._ledger.collect,
+            gate=self._gate,
+            adapters=self._own_adapters,
         )
         return asyncio.get_running_loop().create_task(follower.run(), name="flyball-follower")
 

@@ -107,6 +107,8 @@ class _Feed:
         # Outside an HTTP request (a warm-up, a socket) and for pooling there is nothing to count.
         if current is None or state.detokenizer is None or hasattr(state, _MARK):
             return
+        if (adapter := getattr(request, "lora_request", None)) is not None:
+            current.adapter = adapter.lora_name
         sequence = self._ledger.started(current)
         setattr(state, _MARK, sequence)
         sequence.named = self._request_gate.named()

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flyball_engine.contract import Frozen, Knob
 from flyball_engine.vllm.compat import (
+    ADAPTERS,
     CLIENT,
     COUNTING,
     EVERYTHING,
@@ -43,8 +44,9 @@ class Support(Frozen):
 
     `knobs`: the live limits. `setpoints`: how they reach the engine cores. `counting`: of requests against objectives.
     `gate`: refusing requests by a deadline, `refusing`: also those that became late while they waited. `prefixes`:
-    knowing there how much of a prompt is cached. `queue`: moving vLLM's own limits of its queue. `dropped`: owned
-    arguments that it does not have, which the launcher drops.
+    knowing there how much of a prompt is cached. `queue`: moving vLLM's own limits of its queue. `adapters`: loading
+    and unloading LoRA adapters while it runs. `dropped`: owned arguments that it does not have, which the launcher
+    drops.
     `names`: every name of vLLM's that we use, by class, and whether it is there; null where the class could not be
     looked at.
     """
@@ -57,6 +59,7 @@ class Support(Frozen):
     refusing: Capability
     prefixes: Capability
     queue: Capability
+    adapters: Capability
     dropped: Annotated[tuple[str, ...], Field(strict=False)]
     names: dict[str, dict[str, bool | None]]
 
@@ -74,6 +77,8 @@ def support(vllm: str, seen: Mapping[str, Names], dropped: Collection[str]) -> S
         or Capability(works=True, how="an output of the engine core that ends the request, a start that is held back"),
         prefixes=_all_there(PREFIXES, seen) or Capability(works=True, how="the hashes in BlockHashToBlockMap"),
         queue=_queue(seen),
+        adapters=_all_there(ADAPTERS, seen)
+        or Capability(works=True, how="AsyncLLM.add_lora, and the names in OpenAIServingModels"),
         dropped=tuple(sorted(dropped)),
         names={used.name: _present(used, seen[used.name]) for used in EVERYTHING},
     )

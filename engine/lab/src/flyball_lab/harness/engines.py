@@ -60,6 +60,8 @@ class _Counts:
     cached_prompt_tokens: int = 0
     classes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unknown_class: int = 0
+    adapters: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    adapter_tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 class PlantEngine:

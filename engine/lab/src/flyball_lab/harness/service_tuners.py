@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
+from flyball_engine.adapters import AdapterReport
 from flyball_engine.contract import (
     CONTROL_PORT,
     AnyKnob,
@@ -93,6 +94,8 @@ class Engines:
         self._steps = 0
         #: What steps take over what the model says, by pod.
         self.biases: dict[str, float] = {}
+        #: What became of LoRA adapters, by pod; of others nothing is said.
+        self.adapters: dict[str, tuple[AdapterReport, ...]] = {}
         self.writes = 0
         #: Writes that were refused, by the reason.
         self.refused: Counter[Refusal] = Counter()
@@ -153,6 +156,7 @@ class Engines:
             cores=() if address.key in self.plain else (core,),
             unsupported=self._unsupported(address.key),
             ungated=self._ungated(address.key),
+            adapters=self.adapters.get(address.key),
         )
         if not self.untold:
             return read_back

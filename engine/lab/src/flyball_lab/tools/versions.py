@@ -58,6 +58,7 @@ def _capabilities(reports: Sequence[Support]) -> str:
     rows["so are those that became late while they waited"] = [report.refusing for report in reports]
     rows["which tells what of a prompt is cached"] = [report.prefixes for report in reports]
     rows["vLLM's own limits of its queue move live"] = [report.queue for report in reports]
+    rows["LoRA adapters are loaded and unloaded live"] = [report.adapters for report in reports]
     notes = list(dict.fromkeys(verdict.how for verdicts in rows.values() for verdict in verdicts))
     lines = table(
         ["", *(report.vllm for report in reports)],
