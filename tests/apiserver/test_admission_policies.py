@@ -156,6 +156,38 @@ def config_map(name: str, **labels: str) -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {names.PUBLIC_KEYS_KEY: "x"}}
 
 
+def adapters_of(service: Object, name: str) -> Object:
+    """A ConfigMap of adapters that a service controls."""
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": service["metadata"]["name"],
+        "uid": service["metadata"]["uid"],
+        "controller": True,
+    }
+    found = config_map(name, **{names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SERVICE: owner["name"]})
+    return {**found, "metadata": {**found["metadata"], "ownerReferences": [owner]}}
+
+
+def test_the_operator_may_write_the_adapters_of_a_service_and_nobody_else_s(installed: str) -> None:
+    account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
+    owner = service(metadata__uid="0a1b2c3d-0000-4000-8000-000000000000")
+    ours, another = adapters_of(owner, "chat-adapters"), adapters_of(owner, "another")
+    expect(lambda: create(another, installed, account), "that of an InferenceService's adapters")
+    assert "created" in create(ours, installed, account)
+    unowned = {**ours, "metadata": {**ours["metadata"], "ownerReferences": []}}
+    assert "that of an InferenceService's adapters" in create(unowned, installed, account)
+    kubectl("create", "-n", installed, "-f", "-", stdin=json.dumps(unowned))
+    try:
+        with pytest.raises(KubectlError, match="only a ConfigMap that an InferenceService controls"):
+            kubectl(
+                "patch", "configmap", "chat-adapters", "-n", installed, "--type=merge", "-p", json.dumps(ours),
+                "--dry-run=server", account,
+            )  # fmt: skip
+    finally:
+        kubectl("delete", "configmap", "chat-adapters", "-n", installed)
+
+
 def test_the_operator_may_write_the_config_map_of_public_keys_alone(installed: str) -> None:
     account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
     expect(lambda: create(config_map("another"), installed, account), "only the ConfigMap flyball-public-keys")

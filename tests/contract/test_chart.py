@@ -54,7 +54,9 @@ def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(watched, SYSTEM, ELECTED_BY, granted_on(network_policies=fenced), secret=SIGNING)
     }
-    asked |= set().union(*(key_rights(namespace or "*") | route_rights(namespace or "*") for namespace in watched))
+    asked |= set().union(
+        *(config_map_rights(namespace or "*") | route_rights(namespace or "*") for namespace in watched)
+    )
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace or "*", names.NAMESPACE_LEASE) for namespace in watched))
     asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace, namespace) for namespace in watched if namespace}
@@ -69,7 +71,7 @@ def test_of_selected_namespaces_it_has_rights_where_they_are_bound_alone(granted
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(granted, SYSTEM, ELECTED_BY, selected=True, secret=SIGNING)
     }
-    asked |= set().union(*(key_rights(namespace) | route_rights(namespace) for namespace in granted))
+    asked |= set().union(*(config_map_rights(namespace) | route_rights(namespace) for namespace in granted))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace, names.NAMESPACE_LEASE) for namespace in granted))
     assert rights(rendered, account="flyball") == asked
@@ -96,10 +98,9 @@ def lease_rights(namespace: str, lease: str) -> set[tuple[str, str, str, str, st
     return {(group, "leases", verb, namespace, "*" if verb == "create" else lease) for verb in LEASES.verbs}
 
 
-def key_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
-    """To make any ConfigMap in a namespace, and to read and change the one of public keys."""
-    verbs = CONFIG_MAPS.verbs
-    return {("", "configmaps", verb, namespace, "*" if verb == "create" else names.PUBLIC_KEYS) for verb in verbs}
+def config_map_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
+    """On ConfigMaps, of public keys and of adapters: what lacks is told by the services that need it."""
+    return {("", "configmaps", verb, namespace, "*") for verb in CONFIG_MAPS.verbs}
 
 
 def route_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
@@ -287,15 +288,18 @@ def test_the_operator_is_told_where_to_keep_its_key_and_mounts_none() -> None:
     assert not [volume for volume in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in volume]
 
 
-def test_with_an_existing_secret_it_has_no_right_on_secrets_and_config_maps() -> None:
+def test_with_an_existing_secret_it_has_no_right_on_secrets_and_writes_no_public_keys() -> None:
     values: Object = {"signingKey": {"existingSecret": "mine"}, "admissionPolicies": {"operator": True}}
     rendered = render(values)
     assert of_kind(rendered, "Secret") == []
-    assert not {right for right in rights(rendered, account="flyball") if right[1] in ("secrets", "configmaps")}
+    assert not {right for right in rights(rendered, account="flyball") if right[1] == "secrets"}
     given = {item["name"] for item in environment(rendered)}
     assert "FLYBALL_SIGNING_KEY_FILE" in given
     assert "FLYBALL_SIGNING_KEY_SECRET" not in given
-    assert "flyball-system-flyball-keys" not in policies_of(rendered)
+    policy = policies_of(rendered)["flyball-system-flyball-configmaps"]
+    allowed = policy["validations"][0]["expression"]
+    assert names.ADAPTERS_SUFFIX in allowed
+    assert names.PUBLIC_KEYS not in allowed
 
 
 _SERVES = "--api-versions=admissionregistration.k8s.io"

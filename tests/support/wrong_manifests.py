@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyball_lab.harness.manifests import DROP, Wrong
+from support.wrong_adapters import WRONG_ADAPTERS
 from support.wrong_batching import WRONG_BATCHING
 from support.wrong_classes import WRONG_CLASSES
 from support.wrong_gateways import WRONG_GATEWAYS
@@ -391,6 +392,7 @@ WRONG = (
     *WRONG_STRATEGIES,
     *WRONG_SCALING,
     *WRONG_GATEWAYS,
+    *WRONG_ADAPTERS,
     *WRONG_WORKLOADS,
     # Rollout.
     Wrong(

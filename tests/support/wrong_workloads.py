@@ -79,6 +79,7 @@ WRONG_WORKLOADS = (
     _beside("podTemplate", {"resources": {"limits": {"memory": "1Gi"}}}, _REPLACES),
     _beside("podDisruptionBudget", {"maxUnavailable": 2}, "Flyball makes no object for pods of others"),
     _beside("podDisruptionBudget", {"enabled": False}, "Flyball makes no object for pods of others"),
+    _beside("adapters", [], "whoever made the pods says which adapters their engines load"),
     _beside("gateway", {"parentRefs": [{"name": "edge"}]}, "Flyball makes no object for pods of others"),
     _absent("a workload without a selector", {}, f"{_WORKLOAD}.selector"),
     _absent("a selector without labels", {"selector": {}}, _LABELS),

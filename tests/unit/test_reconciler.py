@@ -50,6 +50,7 @@ def test_a_service_gets_its_objects_and_serves() -> None:
         "services": 1,
         "poddisruptionbudgets": 1,
         "networkpolicies": 0,
+        "configmaps": 0,
         "inferencepools": 0,
         "httproutes": 0,
         "controllerrevisions": 1,

@@ -479,6 +479,7 @@ QUIET = {
     Reason.NO_REQUESTS,
     Reason.NOT_OBSERVED,
     Reason.SUFFICIENT,
+    Reason.ADAPTERS_LOADED,
     ModelReason.DOWNLOADED,
     RoutedReason.ACCEPTED_BY_GATEWAY,
     ScalingLimit.AS_NEEDED,

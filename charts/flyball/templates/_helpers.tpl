@@ -291,16 +291,11 @@ v1beta1
   resources: [leases]
   resourceNames: [namespace.serving.flyball.dev]
   verbs: [get, update]
-{{- if not .Values.signingKey.existingSecret }}
-# The public keys that engines accept. admissionPolicies.operator holds what is created to this name.
+# The public keys that engines accept, and the LoRA adapters of each service. admissionPolicies.operator holds what is
+# written to these.
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [create]
-- apiGroups: [""]
-  resources: [configmaps]
-  resourceNames: [flyball-public-keys]
-  verbs: [get, patch]
-{{- end }}
+  verbs: [get, create, patch]
 {{- end -}}
 
 {{/* Whom our pods run as. */}}

@@ -13,6 +13,15 @@ from flyball_operator.api.quantities import ReadsAsBytes
 from flyball_operator.api.rules import SEGMENT, SUBDOMAIN, Matches, ObjectName, Refuses, Rule
 
 DEFAULT_REVISION: Final = "main"
+Revision = Annotated[
+    str,
+    Field(min_length=1, max_length=128),
+    Matches(
+        rf"{SEGMENT}(/{SEGMENT})*",
+        "must be a branch, a tag or a commit, such as main or refs/pr/1: letters, digits, '.', '_', '-', '/'",
+    ),
+    Refuses(r".*(--|\.\.).*", "may not contain '--' or '..'"),
+]
 #: S3 user guide, "General purpose bucket naming rules".
 _BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 
@@ -75,15 +84,7 @@ class ModelCache(Model):
         | None
     ) = None
     """Folder of the volume. Default: its root."""
-    revision: Annotated[
-        str,
-        Field(min_length=1, max_length=128),
-        Matches(
-            rf"{SEGMENT}(/{SEGMENT})*",
-            "must be a branch, a tag or a commit, such as main or refs/pr/1: letters, digits, '.', '_', '-', '/'",
-        ),
-        Refuses(r".*(--|\.\.).*", "may not contain '--' or '..'"),
-    ] = DEFAULT_REVISION
+    revision: Revision = DEFAULT_REVISION
     """Branch, tag or commit to download. A branch is downloaded once: name a commit, and its change to another is a
     rollout."""
     keeps_compiled: bool = False

@@ -93,6 +93,9 @@ NAMESPACE_LEASE: Final = f"namespace.{GROUP}"
 #: Ends the name of the PersistentVolumeClaim that is made for a service's model; its beginning is the service's name.
 CLAIM_SUFFIX: Final = "-model"
 
+#: The same of the ConfigMap with its LoRA adapters.
+ADAPTERS_SUFFIX: Final = "-adapters"
+
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PLUGIN: Final = "flyball-plugin"
 CONTAINER_DOWNLOAD: Final = "download"

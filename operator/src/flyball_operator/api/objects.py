@@ -23,6 +23,7 @@ class Kind(StrEnum):
     SERVICE = "Service"
     DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
+    CONFIG_MAP = "ConfigMap"
     REVISION = "ControllerRevision"
     VOLUME_CLAIM = "PersistentVolumeClaim"
     JOB = "Job"
@@ -32,6 +33,8 @@ class Kind(StrEnum):
 
 #: Kinds of the Gateway API, which a cluster may lack. They are not watched.
 ROUTE_KINDS: Final = (Kind.INFERENCE_POOL, Kind.HTTP_ROUTE)
+#: Kinds that are read where a service asks for one, and not watched: of ConfigMaps a namespace may have many others.
+UNWATCHED_KINDS: Final = (*ROUTE_KINDS, Kind.CONFIG_MAP)
 #: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off.
 NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET, Kind.NETWORK_POLICY)
 
@@ -74,6 +77,11 @@ def number_of(resource_version: str) -> int:
 def name(found: Object) -> str:
     """Name of an object."""
     return str(found["metadata"]["name"])
+
+
+def content(found: Object) -> Object:
+    """What an object asks for: its spec, and of a ConfigMap its data."""
+    return {field: found[field] for field in ("spec", "data") if field in found}
 
 
 def annotation(found: Object, key: str) -> str:

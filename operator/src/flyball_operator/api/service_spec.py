@@ -1,7 +1,7 @@
 """The spec of an InferenceService as a whole, and the rules that hold between its parts.
 
-The parts are in `spec.py`, `model_source.py`, `workload.py`, `rollout.py`, `scaling.py`, `gateway.py` and `pod.py`.
-Pure.
+The parts are in `spec.py`, `model_source.py`, `adapters.py`, `workload.py`, `rollout.py`, `scaling.py`, `gateway.py`
+and `pod.py`. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from flyball_engine.adapters import MOST_ADAPTERS
 from flyball_engine.contract import Metric
+from flyball_operator.api.adapters import Adapter
 from flyball_operator.api.base import Check, Mode, Model, Overload, without_default
 from flyball_operator.api.gateway import Gateway
 from flyball_operator.api.model_source import ModelSource
@@ -51,6 +53,7 @@ _OF_OUR_PODS: Final = {
     ("podTemplate", "pod_template"): _REPLACES,
     ("podDisruptionBudget", "pod_disruption_budget"): _MAKES_NONE,
     ("gateway", "gateway"): _MAKES_NONE,
+    ("adapters", "adapters"): "whoever made the pods says which adapters their engines load",
 }
 
 
@@ -181,6 +184,14 @@ class InferenceServiceSpec(Model):
             lambda spec: spec.governed or spec.tuning.mode is Mode.DISABLED,
         ),
         *(_needs_the_plugin(field) for field in ("batching", "queue")),
+        Check(
+            Rule(
+                "!has(self.adapters) || !has(self.engine) || self.engine.governed",
+                "needs spec.engine.governed true: without the plugin nobody loads them. Remove it",
+                ".adapters",
+            ),
+            lambda spec: spec.adapters is None or spec.governed,
+        ),
         Check(
             Rule(
                 "!has(self.model) || !has(self.model.cache) || !has(self.engine) || !has(self.engine.args)"
@@ -345,6 +356,10 @@ class InferenceServiceSpec(Model):
     volumes and variables, as whoever may create pods can. Default: nothing."""
     pod_disruption_budget: Annotated[DisruptionBudget, Field(json_schema_extra=without_default)] = DisruptionBudget()
     """How many pods a drain of nodes may take at once. Default: one."""
+    adapters: Annotated[tuple[Adapter, ...], Field(max_length=MOST_ADAPTERS), MapKeyed("name")] | None = None
+    """LoRA adapters that pods answer beside the model, each by its name. A change of the list reaches running pods in
+    about a minute. The first list, be it empty, and its removal replace pods: vLLM is started for adapters. Default:
+    none."""
     gateway: Gateway | None = None
     """Gateways that route `/v1` to the service, by an HTTPRoute. The cluster must have the Gateway API. Default: none,
     the Service alone."""

@@ -41,6 +41,7 @@ class ConditionType(StrEnum):
     OBJECTIVES_MET = "ObjectivesMet"
     CAPACITY_SUFFICIENT = "CapacitySufficient"
     SCALING_ACTIVE = "ScalingActive"
+    ADAPTERS_LOADED = "AdaptersLoaded"
 
 
 RECONCILER_CONDITIONS: Final = frozenset(
@@ -69,7 +70,7 @@ class Condition(ReportedModel):
 
     type: OpenConditionType
     """What is claimed: Accepted, Progressing, Available, Ready, Stalled, TemplateOutdated, ModelReady, Routed,
-    MetricsAvailable, Tuned, ObjectivesMet, CapacitySufficient or ScalingActive."""
+    MetricsAvailable, Tuned, ObjectivesMet, CapacitySufficient, ScalingActive or AdaptersLoaded."""
     status: ConditionStatus
     """"True", "False" or "Unknown"."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]

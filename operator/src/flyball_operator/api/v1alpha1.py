@@ -175,6 +175,22 @@ class InferenceService(Model):
                 and re.fullmatch(_NAME, service.metadata.name) is not None
             ),
         ),
+        Check(
+            Rule(
+                "!has(self.spec.adapters) || !has(self.spec.model)"
+                " || !self.spec.adapters.exists(a, a.name == self.spec.model.?servedName.orValue(self.metadata.name))",
+                "may not hold the model's own name (spec.model.servedName, by default metadata.name): requests could"
+                " not say which of the two they mean",
+                ".spec.adapters",
+            ),
+            lambda service: (
+                service.spec.served_model is None
+                or all(
+                    adapter.name != (service.spec.served_model.served_name or service.metadata.name)
+                    for adapter in service.spec.adapters or ()
+                )
+            ),
+        ),
     )
     #: Rules on an update, which a single object cannot break.
     transitions: ClassVar[tuple[Rule, ...]] = (

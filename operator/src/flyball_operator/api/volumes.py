@@ -309,9 +309,9 @@ class EngineVolumeMount(VolumeMount):
     mount_path: Annotated[
         MountPath,
         Refuses(
-            r"/tmp|/dev|/dev/shm|/(flyball|flyball-(keys|tls|compiled)|model)(/.*)?",  # noqa: S108 - what is refused
-            "would cover /tmp, /dev/shm, /flyball, /flyball-keys, /flyball-tls, /flyball-compiled or /model, which"
-            " Flyball mounts; accepted: any other path, such as /cache, or a folder in /tmp",
+            r"/tmp|/dev|/dev/shm|/(flyball|flyball-(keys|tls|compiled|adapters)|model)(/.*)?",  # noqa: S108 - what is refused
+            "would cover /tmp, /dev/shm, /flyball, /flyball-keys, /flyball-tls, /flyball-compiled, /flyball-adapters or"
+            " /model, which Flyball mounts; accepted: any other path, such as /cache, or a folder in /tmp",
         ),
     ]
     """Absolute path in the container, unique in the list; folders in /tmp are accepted, /tmp is not."""

@@ -107,10 +107,19 @@ def _serving(found: Found) -> Iterator[str]:
         yield f"{found.where} is scaled to 0: nothing serves, as was asked for."
     else:
         yield f"{found.where} is Ready: {found.status.ready_replicas} of {found.status.replicas} pods serve."
-    if accepted is not None and accepted.status == "True" and (lost := found.says(ConditionType.ROUTED, "False")):
-        yield f"Gateways do not route all requests to it: {sentence(lost.message)}"
+    yield from _lacking(found, accepted)
     if accepted is not None and accepted.reason == AcceptedReason.UNKNOWN_ANNOTATION:
         yield sentence(accepted.message)
+
+
+def _lacking(found: Found, accepted: Condition | None) -> Iterator[str]:
+    """What of it clients do not get, though pods serve."""
+    if accepted is None or accepted.status != "True":
+        return
+    if lost := found.says(ConditionType.ROUTED, "False"):
+        yield f"Gateways do not route all requests to it: {sentence(lost.message)}"
+    if lost := found.says(ConditionType.ADAPTERS_LOADED, "False"):
+        yield f"Not all pods answer all adapters: {sentence(lost.message)}"
 
 
 # Why these limits
@@ -376,7 +385,12 @@ def _reasons(found: Found) -> Iterator[str]:
         and not (_adoption_failed(found) and ready.reason == ReconcileReason.ROLLED_BACK)
     ):
         yield ready.reason
-    for kind in (ConditionType.ROUTED, ConditionType.METRICS_AVAILABLE, ConditionType.TUNED):
+    for kind in (
+        ConditionType.ROUTED,
+        ConditionType.ADAPTERS_LOADED,
+        ConditionType.METRICS_AVAILABLE,
+        ConditionType.TUNED,
+    ):
         if (one := found.condition(kind)) is not None:
             yield one.reason
     if (scaling := found.condition(ConditionType.SCALING_ACTIVE)) is not None:

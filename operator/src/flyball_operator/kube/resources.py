@@ -62,8 +62,8 @@ EVENTS: Final = Resource("", "v1", "events", ("create", "list"))
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", ("get", "create", "update"))
 #: In the operator's own namespace, the one of the signing key by its name; where the operator makes the key.
 SECRETS: Final = Resource("", "v1", "secrets", ("get", "patch"))
-#: In watched namespaces, where the operator makes the key: `names.PUBLIC_KEYS`, but what is created has no name yet as
-#: far as rights go. Where the right is missing, the namespace is looked after all the same.
+#: In watched namespaces: `names.PUBLIC_KEYS` where the operator makes the key, and one of each service with adapters.
+#: None is watched or listed. Where the right is missing, the namespace is looked after all the same.
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", ("get", "create", "patch"))
 #: Cluster-wide, only ours by name.
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", ("get",))
@@ -85,6 +85,7 @@ OWNED: Final = {
     Kind.SERVICE: SERVICES,
     Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
     Kind.NETWORK_POLICY: NETWORK_POLICIES,
+    Kind.CONFIG_MAP: CONFIG_MAPS,
     Kind.REVISION: REVISIONS,
     Kind.VOLUME_CLAIM: VOLUME_CLAIMS,
     Kind.JOB: JOBS,
@@ -92,7 +93,7 @@ OWNED: Final = {
     Kind.HTTP_ROUTE: HTTP_ROUTES,
 }
 #: Of these, what the settings of the operator or its services ask for.
-_ASKED_FOR: Final = (NETWORK_POLICIES, INFERENCE_POOLS, HTTP_ROUTES)
+_ASKED_FOR: Final = (NETWORK_POLICIES, CONFIG_MAPS, INFERENCE_POOLS, HTTP_ROUTES)
 
 #: What of a service carries its labels, and is watched and listed by them.
 _LABELLED: Final = (

@@ -38,7 +38,7 @@ from flyball_operator.kube.resources import (
     REVISIONS,
     Resource,
 )
-from flyball_operator.reconcile.plan import model_cache, pod, routing, workload
+from flyball_operator.reconcile.plan import adapters, model_cache, pod, routing, workload
 from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pod_to_ask_about
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
@@ -122,11 +122,13 @@ class SnapshotReader:
         return Observed(raw, snapshot)
 
     async def _objects(self, key: Key, desire: Desire) -> dict[Kind, Object]:
-        """The object of the service's name of each kind, and the claim for its model where one is to be made."""
+        """The object of the service's name of each kind; where it asks for them, the model's claim and the adapters."""
         names_by_kind = dict.fromkeys(self._config.named_kinds, key.name)
         service = desire.service
         if service is not None and service.spec.model.claim_to_make is not None:
             names_by_kind[Kind.VOLUME_CLAIM] = str(pod.claim(service))
+        if service is not None and service.spec.adapters is not None:
+            names_by_kind[Kind.CONFIG_MAP] = adapters.config_map_name(key.name)
         gets = (self._get(OWNED[kind], Key(key.namespace, called)) for kind, called in names_by_kind.items())
         read = zip(names_by_kind, await asyncio.gather(*gets), strict=True)
         return {kind: _typed(found, kind) for kind, found in read if found is not None}

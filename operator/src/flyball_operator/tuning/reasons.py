@@ -71,6 +71,14 @@ class Reason(StrEnum):
     """CapacitySufficient is False: more arrives than the pods carry at the objectives."""
     INFEASIBLE = "Infeasible"
     """CapacitySufficient is False: even an idle engine cannot keep some objective."""
+    ADAPTERS_LOADED = "Loaded"
+    """AdaptersLoaded: every Ready pod answers all adapters of the list."""
+    ADAPTERS_LOADING = "Loading"
+    """AdaptersLoaded is Unknown: some pod has yet to load or to unload an adapter."""
+    ADAPTER_FAILED = "LoadFailed"
+    """AdaptersLoaded is False: an adapter could not be loaded in some pod; the message says why."""
+    ADAPTERS_UNSUPPORTED = "StartedWithoutAdapters"
+    """AdaptersLoaded is False: a pod was started before the service had a list of adapters."""
 
 
 @dataclass(frozen=True)

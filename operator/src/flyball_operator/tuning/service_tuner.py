@@ -54,6 +54,7 @@ class ServiceTuner:
         callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
         self._engine_pods = EnginePods(client, clock, *callbacks, context.bounds)
         self._engine_pods.known.foreign = service.spec.workload is not None
+        self._engine_pods.wants_adapters(service.spec)
         self._released = ReleasedPods(context)
         self._starting = StartingPods(client, clock, self._engine_pods.known)
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
@@ -83,6 +84,7 @@ class ServiceTuner:
         """Take note of the service and its pods as they are now. Every second: mostly they are the same objects."""
         if service is not self._context.service and self._context.update(service):
             self._reporter.spec_edited()
+        self._engine_pods.wants_adapters(service.spec)
         if pods is not self._pods:
             self._released.update_pods(self._pods, pods)
             self._pods = pods

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controller
+from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controller, name
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
@@ -73,7 +73,7 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
     if service is None:
         yield Acceptance(False, AcceptedReason.INVALID_SPEC, snapshot.desire.error)
         return
-    for kind in NAMED_KINDS:
+    for kind in (*NAMED_KINDS, Kind.CONFIG_MAP):
         found = snapshot.objects.get(kind)
         if kind is Kind.DISRUPTION_BUDGET and not service.spec.pod_disruption_budget.enabled:
             # The user's own may have this name.
@@ -92,7 +92,8 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
 def conflict(snapshot: Snapshot, found: Object) -> Acceptance:
     """What is said of an object of the service's name that is not the service's."""
     meta = snapshot.desire.meta
-    what = f"{found['kind']} {meta.name}"
+    called = name(found)
+    what = f"{found['kind']} {called}"
     owner = controller(found)
     if owner is None:
         whose = "has no owner (made by hand, or left by an earlier service with --cascade=orphan)"
@@ -101,7 +102,7 @@ def conflict(snapshot: Snapshot, found: Object) -> Acceptance:
         return Acceptance(False, AcceptedReason.EARLIER_SERVICE_LEAVING, message)
     else:
         whose = f"belongs to {owner.get('kind')} {owner.get('name')}"
-    command = f"kubectl delete {str(found['kind']).lower()} {meta.name} -n {meta.namespace}"
+    command = f"kubectl delete {str(found['kind']).lower()} {called} -n {meta.namespace}"
     remedy = f"remove it ({command}) or give this service another name"
     return Acceptance(False, AcceptedReason.NAME_CONFLICT, f"{what} {whose} and is left alone: {remedy}")
 

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Object, annotation, digest
+from flyball_operator.api.objects import Object, annotation, content, digest
 from flyball_operator.reconcile.plan.fields import Item, Path, differences, managers
 from flyball_operator.reconcile.plan.intents import Apply, Intent
 from flyball_operator.reconcile.plan.snapshot import DryRun, Snapshot
@@ -153,4 +153,4 @@ def _of(snapshot: Snapshot, apply: Apply) -> str:
 
 def _content(found: Object) -> Object:
     metadata = {field: found["metadata"].get(field) for field in ("labels", "annotations", "ownerReferences")}
-    return {"metadata": metadata, "spec": found["spec"]}
+    return {"metadata": metadata, **content(found)}

@@ -14,6 +14,7 @@ API_VERSIONS: Final[Mapping[Kind, str]] = {
     Kind.SERVICE: "v1",
     Kind.DISRUPTION_BUDGET: "policy/v1",
     Kind.NETWORK_POLICY: "networking.k8s.io/v1",
+    Kind.CONFIG_MAP: "v1",
     Kind.REVISION: "apps/v1",
     Kind.VOLUME_CLAIM: "v1",
     Kind.JOB: "batch/v1",

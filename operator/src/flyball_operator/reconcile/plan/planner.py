@@ -16,6 +16,7 @@ from flyball_operator.api import names
 from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, being_deleted, digest, name, uid, unless_changed
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import (
+    adapters,
     admission,
     deployment,
     disruption_budget,
@@ -109,6 +110,9 @@ def _intents(
     if (peers := snapshot.config.ingress_peers) is not None:
         # Before the Deployment, so that no pod starts unfenced.
         yield from _ensure(Kind.NETWORK_POLICY, network_policy.render(meta, peers), live)
+    if (listed := adapters.render(wanted)) is not None:
+        # Likewise, so that no pod starts without its adapters.
+        yield from _ensure(Kind.CONFIG_MAP, listed, live)
     runs = model_cache.kept(snapshot, rollout) if model_cache.held(model, snapshot, rollout) else rollout
     if runs is not None:
         yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, runs, live.get(Kind.DEPLOYMENT)), live)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from flyball_engine.adapters import ADAPTERS_KEY, DEFAULT_MAX_LORAS, MOST_ADAPTERS
 from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, READY_HEADER, SETPOINT_WAIT_SECONDS, Env
 from flyball_engine.launching import launch_command
 from flyball_operator.api import names
@@ -20,6 +21,7 @@ from flyball_operator.api.objects import Object, digest
 from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, Model, ModelSource
+from flyball_operator.reconcile.plan.adapters import config_map_name
 from flyball_operator.reconcile.plan.owned_objects import labels, selector
 from flyball_operator.reconcile.plan.snapshot import Config
 
@@ -42,6 +44,7 @@ _KEYS_PATH: Final = "/flyball-keys"
 _TLS_PATH: Final = "/flyball-tls"
 #: Keys of a Secret of type kubernetes.io/tls, and its files in a pod.
 _CERTIFICATE, _PRIVATE_KEY = "tls.crt", "tls.key"
+_ADAPTERS_PATH: Final = "/flyball-adapters"
 MODEL_PATH: Final = "/model"
 _COMPILED_PATH: Final = "/flyball-compiled"
 #: Bytes of a folder's name: file systems take 255.
@@ -177,12 +180,19 @@ def _engine(service: InferenceService, config: Config) -> Object:
 
 
 def _command(service: InferenceService) -> list[str]:
-    user = list(service.spec.engine.args)
+    user = [*_lora_defaults(service), *service.spec.engine.args]
     owned = _owned_arguments(service)
     if service.spec.engine.governed:
         return launch_command(owned=owned, user=user)
     # The last one wins in vLLM's parser.
     return ["python3", "-m", "vllm.entrypoints.openai.api_server", *user, *owned]
+
+
+def _lora_defaults(service: InferenceService) -> list[str]:
+    """Sizes that are set at start, before the user's arguments: of two spellings vLLM takes the last."""
+    if service.spec.adapters is None:
+        return []
+    return [f"--max-loras={DEFAULT_MAX_LORAS}", f"--max-cpu-loras={MOST_ADAPTERS}"]
 
 
 def _owned_arguments(service: InferenceService) -> list[str]:
@@ -202,6 +212,7 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         caching,
         f"--shutdown-timeout={drain_seconds(service)}",
         *(_tls_arguments() if spec.engine.tls else ()),
+        *(("--enable-lora",) if spec.adapters is not None else ()),
     ]
 
 
@@ -280,8 +291,9 @@ def _environment(service: InferenceService, config: Config) -> list[Object]:
     owned = {name: {"value": value} for name, value in ours.items()}
     values = {**fixed, **users, **owned}
     variables: list[Object] = [{"name": name, **value} for name, value in values.items()]
-    # Where the model is there, the token is the download's alone.
-    if service.spec.model.cache is None and "HF_TOKEN" not in values:
+    # Where the model is there, and pods download no adapters, the token is the download's alone.
+    downloads = service.spec.model.cache is None or service.spec.adapters is not None
+    if downloads and "HF_TOKEN" not in values:
         variables += token_variable(service.spec.model)
     return variables
 
@@ -305,11 +317,14 @@ def _owned_environment(service: InferenceService, config: Config) -> Mapping[str
     if not service.spec.engine.governed:
         return {}
     key = {Env.PUBLIC_KEY.value: config.public_key} if config.public_key else {}
+    listed = service.spec.adapters is not None
+    adapters = {Env.ADAPTERS_FILE.value: f"{_ADAPTERS_PATH}/{ADAPTERS_KEY}"} if listed else {}
     return {
         "PYTHONPATH": PLUGIN_PATH,
         Env.SERVICE_UID.value: service.metadata.uid,
         **key,
         Env.PUBLIC_KEYS_FILE.value: f"{_KEYS_PATH}/{names.PUBLIC_KEYS_KEY}",
+        **adapters,
     }
 
 
@@ -344,6 +359,10 @@ def _volumes(service: InferenceService) -> list[Object]:
         volumes.append({"name": "flyball", "emptyDir": {}})
         # A key can then be changed in pods that run.
         volumes.append({"name": "flyball-keys", "configMap": {"name": names.PUBLIC_KEYS, "optional": True}})
+    if service.spec.adapters is not None:
+        # Of the name alone, so that its content is none of the template's.
+        listed = {"name": config_map_name(service.metadata.name), "optional": True}
+        volumes.append({"name": "flyball-adapters", "configMap": listed})
     if (tls := service.spec.engine.tls) is not None:
         items = [{"key": name, "path": name} for name in (_CERTIFICATE, _PRIVATE_KEY)]
         volumes.append({"name": "flyball-tls", "secret": {"secretName": tls.secret_name, "items": items}})
@@ -359,6 +378,8 @@ def _mounts(service: InferenceService) -> list[Object]:
     if service.spec.engine.governed:
         mounts.append({"name": "flyball", "mountPath": PLUGIN_PATH, "readOnly": True})
         mounts.append({"name": "flyball-keys", "mountPath": _KEYS_PATH, "readOnly": True})
+    if service.spec.adapters is not None:
+        mounts.append({"name": "flyball-adapters", "mountPath": _ADAPTERS_PATH, "readOnly": True})
     if service.spec.engine.tls is not None:
         mounts.append({"name": "flyball-tls", "mountPath": _TLS_PATH, "readOnly": True})
     if claim(service) is not None:

@@ -62,6 +62,8 @@ def spec_hash(service: InferenceService, adopted: str = "") -> str:
     beside = {"adopted": adopted} if adopted else {}
     # Its name is fixed, and nothing else of the claim is in a pod.
     beside |= {"claim": "made"} if model is not None and model.claim_to_make else {}
+    # That there is a list; what is in it reaches running engines.
+    beside |= {"adapters": "listed"} if service.spec.adapters is not None else {}
     return digest({"spec": _pruned(spec), "adopt": adopt, "uid": service.metadata.uid, **beside})
 
 

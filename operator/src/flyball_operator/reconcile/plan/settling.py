@@ -15,7 +15,7 @@ from typing import Final
 
 from flyball_engine.figures import format_duration
 from flyball_operator.api import names
-from flyball_operator.api.objects import ROUTE_KINDS, Kind, annotation, digest, name
+from flyball_operator.api.objects import ROUTE_KINDS, Kind, annotation, content, digest, name
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.fields import managers, spelt
@@ -131,4 +131,4 @@ def _of(snapshot: Snapshot, apply: Apply) -> tuple[int, str]:
     Except that of a shortage: it may come and go often, and another moment to note is another apply.
     """
     noted = annotation(apply.body, names.ANNOTATION_SHORTAGE)
-    return snapshot.desire.meta.generation, digest([apply.body["spec"], noted])
+    return snapshot.desire.meta.generation, digest([content(apply.body), noted])

@@ -82,8 +82,9 @@ class WorkloadPods:
 class Snapshot:
     """The service, everything of its name or UID, and the moment.
 
-    `objects`: the one object of the service's name per kind, its own or foreign, and the claim of the name that is made
-    for its model, where it asks for one. `revisions`: those that it controls.
+    `objects`: the one object of the service's name per kind, its own or foreign; the claim of the name that is made for
+    its model, and the ConfigMap of the name for its adapters, where it asks for them.
+    `revisions`: those that it controls.
     `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs. `progress`: of
     downloads, by the UID of these.
     `events`: of the pod, the Job, the Job's pod and the claim that wait without their status saying why

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.objects import NAMED_KINDS, ROUTE_KINDS, Object, digest, uid, version_of
+from flyball_operator.api.objects import NAMED_KINDS, UNWATCHED_KINDS, Object, digest, uid, version_of
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType
 from flyball_operator.reconcile.plan import routing
 from flyball_operator.reconcile.plan.adoption import NEVER, Standing
@@ -64,7 +64,8 @@ def considered(desire: Desire) -> str:
 
 def good_until(snapshot: Snapshot) -> datetime | None:
     """When to look again in any case: nobody tells when a kind changes that is not watched. None: never."""
-    if not routing.concerns(snapshot.desire):
+    service = snapshot.desire.service
+    if not routing.concerns(snapshot.desire) and (service is None or service.spec.adapters is None):
         return None
     return snapshot.now + timedelta(seconds=snapshot.config.resync_seconds * _BEFORE_A_RESYNC)
 
@@ -72,7 +73,7 @@ def good_until(snapshot: Snapshot) -> datetime | None:
 def versions(snapshot: Snapshot) -> dict[str, int]:
     """Versions of the watched objects in a snapshot, by UID; of the service, which is compared by its content, none."""
     found: list[Object] = [
-        *(found for kind, found in snapshot.objects.items() if kind not in ROUTE_KINDS),
+        *(found for kind, found in snapshot.objects.items() if kind not in UNWATCHED_KINDS),
         *snapshot.revisions,
         *snapshot.pods,
         *snapshot.slices,

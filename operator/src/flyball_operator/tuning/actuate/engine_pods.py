@@ -14,11 +14,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from flyball_engine.adapters import Adapter
 from flyball_engine.contract import (
     Generation,
     Refusal,
     Setpoint,
 )
+from flyball_operator.api.v1alpha1 import InferenceServiceSpec
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError, UnreachableError
 from flyball_operator.tuning import tracing
@@ -36,6 +38,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks, supported_setpoint
+from flyball_operator.tuning.adapters import Told, pending
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
 from flyball_operator.tuning.ports import EnginePod
@@ -67,6 +70,9 @@ class EnginePods:
     reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
+    #: The adapters that pods are to load, None where the service has no list; and the spec that says so.
+    adapters: tuple[Adapter, ...] | None = None
+    _spec: InferenceServiceSpec | None = None
     #: What the engines have said of themselves, be their pods Ready or not.
     known: KnownEngines = field(default_factory=KnownEngines)
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
@@ -93,6 +99,12 @@ class EnginePods:
         self._handles, self._due = kept, None
         self._all_ready = len(self._ready) == len(pods)
         self.known.update_pods(pods)
+
+    def wants_adapters(self, spec: InferenceServiceSpec) -> None:
+        """Take note of the adapters that pods are to load. Every second: mostly it is the same spec."""
+        if spec is not self._spec:
+            self._spec, self._due = spec, None
+            self.adapters = None if spec.adapters is None else tuple(one.contract for one in spec.adapters)
 
     def observe(self, observation: Observation, live: Setpoint | None) -> None:
         """Take note of what a tick sees of the engines."""
@@ -133,6 +145,11 @@ class EnginePods:
         read = [handle.read_back for handle in self._handles.values() if handle.read_back is not None]
         held = [found.accepted for found in read if found.governed and found.accepted is not None]
         return max(held, key=Setpoint.order, default=None)
+
+    def told_adapters(self) -> dict[str, Told]:
+        """What became of the adapters of each pod that was read, by its name."""
+        read = {self._ready[uid].name: handle.read_back for uid, handle in self._handles.items()}
+        return {name: found.adapters for name, found in read.items() if found is not None}
 
     @property
     def running(self) -> bool:
@@ -289,6 +306,11 @@ class EnginePods:
         targets = {uid: setpoint if uid == first else others for uid in self._handles}
         return {uid: given for uid, given in targets.items() if given is not None}
 
+    def _loads(self, handle: EngineHandle) -> bool:
+        """Whether it has yet to load or to unload adapters: status tells soon when it has."""
+        read = handle.read_back
+        return self.adapters is not None and (read is None or bool(pending(self.adapters, read.adapters)))
+
     def _verify_at(self, uid: str, given: Setpoint) -> float:
         """When a pod is read back again, if it has confirmed what it shall hold."""
         handle = self._handles[uid]
@@ -296,7 +318,7 @@ class EnginePods:
             return math.inf
         if self.alone is not None and uid == self.alone[0]:
             return handle.verified_at + VERIFY_ALONE_SECONDS
-        shown = given is self._confirmed and not handle.waits and not handle.stalls
+        shown = given is self._confirmed and not handle.waits and not handle.stalls and not self._loads(handle)
         return handle.verified_at + (VERIFY_CONFIRMED_SECONDS if shown else VERIFY_SECONDS)
 
     async def close(self) -> None:

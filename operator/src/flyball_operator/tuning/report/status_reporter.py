@@ -16,6 +16,7 @@ from flyball_operator.api.v1alpha1 import (
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.adapters import adapters_verdict
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals, blind_spot
@@ -37,6 +38,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 _WINDOW: Final = "5m"
 _SCALING: Final = ConditionType.SCALING_ACTIVE
+_ADAPTERS: Final = ConditionType.ADAPTERS_LOADED
 
 
 class StatusReporter:
@@ -115,9 +117,10 @@ class StatusReporter:
 
     async def report_ended(self) -> None:
         """Report that nobody tunes the service any more."""
-        scales = self._context.spec.scaling is not None
-        states = conditions.ended()
-        await self.write({kind: one for kind, one in states.items() if scales or kind is not _SCALING})
+        spec = self._context.spec
+        absent = {_SCALING} if spec.scaling is None else set()
+        absent |= {_ADAPTERS} if self._engine_pods.adapters is None else set()
+        await self.write({kind: one for kind, one in conditions.ended().items() if kind not in absent})
 
     def states(self, *, late: bool = False) -> ConditionStates:
         """Our conditions. `late`: no tick is completed any more."""
@@ -150,12 +153,16 @@ class StatusReporter:
             lengths=state.workload.lengths,
         )
         scaling = scaling_verdict(state, spec, capacity, begun=not context.takes_over)
+        listed = pods.adapters
+        adapters = None if listed is None else adapters_verdict(listed, pods.told_adapters(), ready_pods=pods.ready)
         return {
             ConditionType.METRICS_AVAILABLE: metrics,
             ConditionType.TUNED: conditions.tuned_verdict(progress),
             ConditionType.OBJECTIVES_MET: met,
             ConditionType.CAPACITY_SUFFICIENT: capacity,
-        } | ({} if scaling is None else {_SCALING: scaling})
+            **({} if scaling is None else {_SCALING: scaling}),
+            **({} if adapters is None else {_ADAPTERS: adapters}),
+        }
 
     async def write(self, states: ConditionStates) -> None:
         """Hand the whole of our part to the writer, which knows what can wait."""

@@ -1,0 +1,27 @@
+"""The ConfigMap that brings the list of LoRA adapters to pods: the kubelet keeps their copy current.
+
+So a change of the list changes no pod, and a pod that starts needs no operator. It is made for services with
+`spec.adapters`, and stays where that is removed: pods of the earlier template read it. Pure.
+"""
+
+from __future__ import annotations
+
+from flyball_engine.adapters import ADAPTERS_KEY, AdapterList
+from flyball_operator.api import names
+from flyball_operator.api.objects import Kind, Object
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan.owned_objects import owned
+
+
+def config_map_name(service: str) -> str:
+    """Its name, by that of the service."""
+    return f"{service}{names.ADAPTERS_SUFFIX}"
+
+
+def render(service: InferenceService) -> Object | None:
+    """The ConfigMap, None where the spec names no list."""
+    if service.spec.adapters is None:
+        return None
+    wanted = AdapterList(adapters=tuple(adapter.contract for adapter in service.spec.adapters))
+    meta = service.metadata
+    return owned(Kind.CONFIG_MAP, meta, name=config_map_name(meta.name), data={ADAPTERS_KEY: wanted.model_dump_json()})

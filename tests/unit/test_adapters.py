@@ -1,0 +1,198 @@
+"""LoRA adapters of a service: what pods are started with, how the list reaches them, and what status says of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from flyball_engine.adapters import ADAPTERS_KEY, Adapter, AdapterList, AdapterReport, AdapterState
+from flyball_lab.harness.service_tuners import Harness
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
+from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.kube.resources import CONFIG_MAPS, PODS
+from flyball_operator.tuning.adapters import adapters_verdict
+from support.memory_cluster import MemoryCluster, service
+
+SQL, LAW = {"name": "sql", "uri": "hf://org/sql", "revision": "v1"}, {"name": "law", "uri": "file:///adapters/law"}
+WANTED = Adapter(name="sql", uri="hf://org/sql", revision="v1"), Adapter(name="law", uri="file:///adapters/law")
+LOADED = AdapterState.LOADED
+
+
+def adapted(*adapters: dict[str, str], **changes: Any) -> dict[str, Any]:
+    return service(spec__adapters=list(adapters), **changes)
+
+
+def listed(world: MemoryCluster) -> tuple[Adapter, ...]:
+    """What pods read."""
+    (found,) = world.api.find(CONFIG_MAPS)
+    assert found["metadata"]["name"] == "chat-adapters"
+    return AdapterList.model_validate_json(found["data"][ADAPTERS_KEY]).adapters
+
+
+def say(*adapters: dict[str, str]) -> Any:
+    return lambda found: found["spec"].update(adapters=list(adapters))
+
+
+def report(adapter: Adapter, state: AdapterState = LOADED, message: str = "") -> AdapterReport:
+    return AdapterReport(adapter=adapter, state=state, message=message)
+
+
+# What pods are
+
+
+def test_an_engine_is_started_for_adapters_and_reads_the_list_of_a_volume() -> None:
+    world = MemoryCluster()
+    world.apply(adapted(SQL))
+    pod = world.template()["spec"]
+    engine = pod["containers"][0]
+    assert "--enable-lora" in json.loads(engine["command"][3].removeprefix("--owned="))
+    user = engine["command"][engine["command"].index("--") + 1 :]
+    assert user[:2] == ["--max-loras=4", "--max-cpu-loras=32"], "before the user's, which vLLM prefers"
+    config_map = {"name": "chat-adapters", "optional": True}
+    assert {"name": "flyball-adapters", "configMap": config_map} in pod["volumes"]
+    mount = {"name": "flyball-adapters", "mountPath": "/flyball-adapters", "readOnly": True}
+    assert mount in engine["volumeMounts"]
+    variables = {one["name"]: one.get("value") for one in engine["env"]}
+    assert variables["FLYBALL_ADAPTERS_FILE"] == "/flyball-adapters/adapters.json"
+    assert listed(world) == WANTED[:1]
+
+
+def test_a_service_without_a_list_is_as_it_was() -> None:
+    world = MemoryCluster()
+    world.apply(service())
+    assert "lora" not in json.dumps(world.template())
+    assert not world.api.find(CONFIG_MAPS)
+
+
+def test_the_first_list_replaces_the_pods() -> None:
+    """Be it empty: then the first adapter replaces none."""
+    world = MemoryCluster()
+    world.apply(service())
+    world.change(say())
+    assert "lora" in json.dumps(world.template())
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_the_list_changes_and_no_pod_does() -> None:
+    world = MemoryCluster()
+    world.apply(adapted())
+    before = copy.deepcopy(world.template())
+    pods = {pod["metadata"]["uid"] for pod in world.api.find(PODS)}
+    for adapters in ((SQL,), (SQL, LAW), (LAW,), ()):
+        world.change(say(*adapters))
+        assert listed(world) == tuple(one for one in WANTED if one.name in {each["name"] for each in adapters})
+    assert world.template() == before
+    assert {pod["metadata"]["uid"] for pod in world.api.find(PODS)} == pods
+
+
+def test_a_hub_s_token_is_in_pods_that_download_adapters_though_the_model_is_in_a_cache() -> None:
+    model = {"uri": "hf://org/m", "cache": {"claimName": "models"}, "tokenSecretRef": {"name": "hf", "key": "token"}}
+    world = MemoryCluster()
+    world.apply(adapted(SQL, spec__model=model))
+    variables = {one["name"]: one for one in world.template()["spec"]["containers"][0]["env"]}
+    assert variables["HF_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "hf"
+
+
+def test_the_list_stays_for_pods_of_the_earlier_template_where_adapters_are_removed() -> None:
+    world = MemoryCluster()
+    world.apply(adapted(SQL))
+    before = copy.deepcopy(world.template())
+    world.change(lambda found: found["spec"].pop("adapters"))
+    assert world.template() != before
+    assert "lora" not in json.dumps(world.template())
+    assert listed(world) == WANTED[:1]
+
+
+def test_a_config_map_of_somebody_else_is_left_alone_and_named() -> None:
+    world = MemoryCluster()
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "chat-adapters", "namespace": "ns"}}
+    world.api.put(CONFIG_MAPS, theirs | {"data": {"mine": "x"}})
+    world.apply(adapted(SQL))
+    assert world.condition("Accepted") == ("False", "NameConflict")
+    assert "kubectl delete configmap chat-adapters -n ns" in world.message("Accepted")
+    (found,) = world.api.find(CONFIG_MAPS)
+    assert found["data"] == {"mine": "x"}
+
+
+def test_what_others_write_into_the_list_is_written_anew_at_the_next_resync() -> None:
+    world = MemoryCluster()
+    world.apply(adapted(SQL))
+    world.api.edit(CONFIG_MAPS, "chat-adapters", lambda found: found["data"].update({ADAPTERS_KEY: "{}"}))
+    world.wait(600)
+    world.settle()
+    assert listed(world) == WANTED[:1]
+
+
+# What status says
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "reason", "says"),
+    [
+        ({"a": (report(WANTED[0]), report(WANTED[1]))}, "True", "Loaded", "2 adapters in every Ready pod"),
+        ({"a": ()}, "Unknown", "Loading", "yet to be loaded or unloaded: a: sql, law"),
+        ({}, "Unknown", "Loading", "some pods were not read yet"),
+        ({"a": None}, "False", "StartedWithoutAdapters", "a: its engine was started without adapters"),
+        (
+            {"a": (report(WANTED[0], AdapterState.FAILED, "no\nsuch repository."), report(WANTED[1]))},
+            "False",
+            "LoadFailed",
+            "sql in a: no such repository. It is tried again",
+        ),
+        (
+            {"a": tuple(report(one, AdapterState.FAILED, "away") for one in WANTED)},
+            "False",
+            "LoadFailed",
+            "(1 more)",
+        ),
+    ],
+)
+def test_the_condition_says_what_pods_say(told: Any, status: str, reason: str, says: str) -> None:
+    verdict = adapters_verdict(WANTED, told, ready_pods=1)
+    assert (verdict.status, verdict.reason) == (status, reason)
+    assert says in verdict.message
+
+
+def test_what_failed_under_another_address_is_no_failure_of_this_one() -> None:
+    earlier = Adapter(name="sql", uri="hf://org/sql", revision="v0")
+    told = {"a": (report(earlier, AdapterState.FAILED, "no such revision"),)}
+    assert adapters_verdict(WANTED[:1], told, ready_pods=1).reason == "Loading"
+
+
+def test_pods_that_are_not_read_yet_are_not_taken_to_have_them() -> None:
+    verdict = adapters_verdict(WANTED[:1], {"a": (report(WANTED[0]),)}, ready_pods=2)
+    assert verdict.reason == "Loading"
+
+
+@in_virtual_time
+async def test_status_follows_the_pods() -> None:
+    harness = Harness()
+    harness.edit(adapters=[SQL])
+    tuner = harness.tuner()
+
+    async def minute() -> tuple[str, str]:
+        for _ in range(12):
+            await harness.tick(tuner, signals(now()))
+        return harness.condition(ConditionType.ADAPTERS_LOADED)
+
+    harness.engines.adapters["pod-1"] = (report(WANTED[0], AdapterState.LOADING),)
+    assert await minute() == ("Unknown", "Loading")
+    harness.engines.adapters["pod-1"] = (report(WANTED[0]),)
+    assert await minute() == ("True", "Loaded")
+    harness.edit(adapters=[SQL, LAW])
+    assert await minute() == ("Unknown", "Loading")
+    harness.engines.adapters["pod-1"] = (report(WANTED[0]), report(WANTED[1], AdapterState.FAILED, "no such folder"))
+    assert await minute() == ("False", "LoadFailed")
+
+
+@in_virtual_time
+async def test_a_service_without_a_list_has_no_such_condition() -> None:
+    harness = Harness()
+    tuner = harness.tuner()
+    for _ in range(12):
+        await harness.tick(tuner, signals(now()))
+    assert all(one.type != ConditionType.ADAPTERS_LOADED for one in harness.service.status.conditions)
