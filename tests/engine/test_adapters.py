@@ -131,7 +131,7 @@ def test_an_adapter_is_loaded_named_and_unloaded_while_it_serves(adapted: Adapte
 
 
 def test_each_name_has_its_own_weights_in_every_api_server(adapted: Adapted) -> None:
-    """Numbered in each API server by itself, two names would be mixed up between them."""
+    """Numbered in each API server by itself, two names could be mixed up between them."""
     one, two = adapted.write("one", seed=2), adapted.write("two", seed=3)
     adapted.list.say(one=one, two=two)
     adapted.expect(one=AdapterState.LOADED, two=AdapterState.LOADED)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.adapters import Adapter, AdapterReport, AdapterState, merged
+from flyball_engine.adapters import ADAPTERS_WAIT_SECONDS, Adapter, AdapterReport, AdapterState, merged
 from flyball_engine.control.adapters import LONGEST_RETRY_SECONDS, AdapterError, AdapterLoader
-from flyball_engine.control.readiness import ADAPTERS_WAIT_SECONDS, Readiness
+from flyball_engine.control.readiness import Readiness
 from support.lora import PodList
 
 LOADING, LOADED, FAILED = AdapterState.LOADING, AdapterState.LOADED, AdapterState.FAILED

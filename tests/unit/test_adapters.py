@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.adapters import ADAPTERS_KEY, Adapter, AdapterList, AdapterReport, AdapterState
+from flyball_engine.adapters import (
+    ADAPTERS_KEY,
+    ADAPTERS_WAIT_SECONDS,
+    Adapter,
+    AdapterList,
+    AdapterReport,
+    AdapterState,
+)
 from flyball_lab.harness.service_tuners import Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
@@ -59,6 +66,14 @@ def test_an_engine_is_started_for_adapters_and_reads_the_list_of_a_volume() -> N
     variables = {one["name"]: one.get("value") for one in engine["env"]}
     assert variables["FLYBALL_ADAPTERS_FILE"] == "/flyball-adapters/adapters.json"
     assert listed(world) == WANTED[:1]
+
+
+def test_an_engine_has_time_to_load_its_adapters() -> None:
+    """It is not Ready meanwhile, and may not be restarted for it."""
+    world = MemoryCluster()
+    world.apply(adapted(SQL, spec__rollout={"startupTimeout": "5m"}))
+    probe = world.template()["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 300 + ADAPTERS_WAIT_SECONDS
 
 
 def test_a_service_without_a_list_is_as_it_was() -> None:

@@ -234,6 +234,30 @@ def test_counters_are_there_before_the_first_request() -> None:
     assert set(story.counts.requests.values()) == {0}
 
 
+def test_requests_are_counted_by_the_adapters_of_the_list_alone() -> None:
+    ledger = RequestLedger()
+
+    def served(adapter: str) -> None:
+        request = ledger.opened(0.0)
+        request.adapter = adapter
+        sequence = ledger.started(request)
+        ledger.received(sequence, tokens=3, at=0.5, now=0.5)
+        ledger.done(sequence, prompt=10, cached=0, now=0.5)
+        ledger.ended(request, End.ANSWERED, 0.5)
+
+    ledger.set_adapters(["sql", "law"])
+    for adapter in ("sql", "sql", "", "unlisted"):
+        served(adapter)
+    counts = ledger.collect()
+    assert counts.adapters["sql", "finished"] == 2
+    assert counts.adapters["law", "finished"] == 0
+    assert counts.adapter_tokens == {"sql": 6, "law": 0}
+    assert {name for name, _ in counts.adapters} == {"sql", "law"}, "labels are those of the list"
+    assert counts.requests["finished"] == 4
+    ledger.set_adapters(["sql"])
+    assert ledger.collect().adapter_tokens == {"sql": 6}, "what stays keeps its counts"
+
+
 def test_without_objectives_requests_and_tokens_are_counted_all_the_same() -> None:
     story = Story()
     story.arrives().reaches_engine(2).gets(0.1, 0.2, of=0).gets(0.1, of=1).ends(0.2, of=0, prompt=8, cached=0).ends(

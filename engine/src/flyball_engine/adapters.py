@@ -20,6 +20,9 @@ MOST_ADAPTERS: Final = 32
 #: second adapter would then wait until none for the first is left. Each costs device memory: 4 of rank 16 are some
 #: 0.3 GB beside a model of 8 billion parameters.
 DEFAULT_MAX_LORAS: Final = 4
+#: Seconds for which an engine that answers is not Ready until each adapter was loaded, or has failed once: a download
+#: of some 100 MB. Its clients would be told that there is no such model.
+ADAPTERS_WAIT_SECONDS: Final = 120.0
 #: Name of the file, and key of the ConfigMap.
 ADAPTERS_KEY: Final = "adapters.json"
 #: Of what went wrong with an adapter, so many characters are told: a read-back of all of them stays below 32 KiB.

@@ -9,14 +9,10 @@ has an end, but for the first answer: an engine that hangs over its first reques
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
+from flyball_engine.adapters import ADAPTERS_WAIT_SECONDS
 from flyball_engine.contract import SETPOINT_WAIT_SECONDS
 from flyball_engine.figures import format_duration
-
-#: Seconds for which an engine waits until each adapter was loaded, or has failed once: a download of some 100 MB. Its
-#: clients would be told that there is no such model.
-ADAPTERS_WAIT_SECONDS: Final = 120.0
 
 
 class Readiness:

@@ -15,7 +15,7 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.history import to_annotations
 from flyball_operator.reconcile.plan.in_place import is_left_to_us
 from flyball_operator.reconcile.plan.owned_objects import owned, selector
-from flyball_operator.reconcile.plan.pod import setpoint_seconds, startup_seconds
+from flyball_operator.reconcile.plan.pod import startup_seconds, waiting_seconds
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 
 #: Seconds beyond the start-up time before a rollout counts as failed: scheduling, and an image that is mostly there.
@@ -47,7 +47,7 @@ def render(service: InferenceService, rollout: RolloutDecision, live: Object | N
 
 def progress_seconds(service: InferenceService) -> int:
     """Seconds without progress after which a rollout counts as failed: no pod that comes up may take longer."""
-    return startup_seconds(service) + ENGINE_STARTS * setpoint_seconds(service) + PROGRESS_MARGIN
+    return startup_seconds(service) + ENGINE_STARTS * waiting_seconds(service) + PROGRESS_MARGIN
 
 
 def wanted_replicas(service: InferenceService, live: Object | None) -> int:

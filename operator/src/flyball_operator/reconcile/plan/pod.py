@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from flyball_engine.adapters import ADAPTERS_KEY, DEFAULT_MAX_LORAS, MOST_ADAPTERS
+from flyball_engine.adapters import ADAPTERS_KEY, ADAPTERS_WAIT_SECONDS, DEFAULT_MAX_LORAS, MOST_ADAPTERS
 from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, READY_HEADER, SETPOINT_WAIT_SECONDS, Env
 from flyball_engine.launching import launch_command
 from flyball_operator.api import names
@@ -273,9 +273,15 @@ def startup_seconds(service: InferenceService) -> int:
     return math.ceil(parse_duration(service.spec.rollout.startup_timeout))
 
 
-def setpoint_seconds(service: InferenceService) -> int:
-    """Seconds that a start may take besides, rounded up: where no operator writes, a governed engine waits in vain."""
-    return math.ceil(SETPOINT_WAIT_SECONDS) if service.spec.engine.governed else 0
+def waiting_seconds(service: InferenceService) -> int:
+    """Seconds that a start may take besides, rounded up.
+
+    Where no operator writes, a governed engine waits in vain; its adapters may load for all of their time.
+    """
+    if not service.spec.engine.governed:
+        return 0
+    adapters = ADAPTERS_WAIT_SECONDS if service.spec.adapters is not None else 0.0
+    return math.ceil(max(SETPOINT_WAIT_SECONDS, adapters))
 
 
 def _environment(service: InferenceService, config: Config) -> list[Object]:
@@ -393,11 +399,11 @@ def _probes(service: InferenceService) -> Object:
     scheme = {"scheme": "HTTPS"} if service.spec.engine.tls else {}
     get = {"path": HEALTH_PATH, "port": names.PORT_HTTP, **scheme}
     # Asks the plugin, too, whether the engine is warm. Where that did not load, vLLM answers as ever. Warming up is
-    # part of the start. The wait for a setpoint is added.
+    # part of the start. The waits for a setpoint and for adapters are added.
     governed = service.spec.engine.governed
     marked = {"httpHeaders": [{"name": READY_HEADER, "value": "yes"}]} if governed else {}
     ready = {"httpGet": get | marked}
-    attempts = math.ceil((startup_seconds(service) + setpoint_seconds(service)) / STARTUP_PERIOD)
+    attempts = math.ceil((startup_seconds(service) + waiting_seconds(service)) / STARTUP_PERIOD)
     return {
         "startupProbe": {**ready, "periodSeconds": STARTUP_PERIOD, "timeoutSeconds": 5, "failureThreshold": attempts},
         "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
