@@ -358,7 +358,7 @@ def policies_of(rendered: list[Object]) -> dict[str, Object]:
 
 def test_admission_policies_are_made_only_where_asked() -> None:
     assert policies({}) == {}
-    of_the_operator = {f"flyball-system-flyball-{what}" for what in ("claims", "keys", "owned", "pods")}
+    of_the_operator = {f"flyball-system-flyball-{what}" for what in ("claims", "configmaps", "owned", "pods")}
     assert set(policies({"operator": True})) == of_the_operator
     of_services = {f"flyball-system-flyball-{what}" for what in ("allowed", "status")}
     assert set(policies({"inferenceServices": {"enabled": True}})) == of_services
@@ -395,7 +395,7 @@ def test_all_that_the_operator_writes_for_a_service_is_under_its_policy() -> Non
     made = policies({"operator": True})
     held = {
         (group, plural)
-        for what in ("claims", "owned")
+        for what in ("claims", "configmaps", "owned")
         for rule in made[f"flyball-system-flyball-{what}"]["matchConstraints"]["resourceRules"]
         for group in rule["apiGroups"]
         for plural in rule["resources"]
