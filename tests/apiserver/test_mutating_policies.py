@@ -252,7 +252,7 @@ def test_a_sidecar_that_is_put_into_pods_is_named_when_it_fails(
         assert name not in [container["name"] for container in pod(place)["containers"]], "the Deployment is as asked"
         ended = {"terminated": {"exitCode": 1, "message": "no certificate", "reason": "Error"}}
         play_trouble(place, image=IMAGE, statuses=statuses, name=name, state=ended)
-        said = expect_condition(place, "Available", "False")
+        said = expect_condition(place, "Available", "False", "ContainerFailed")
         assert f"container {name}" in said
         assert "no certificate" in said
         serve(place)
