@@ -135,6 +135,34 @@ async def test_a_past_time_is_answered_as_it_was_then(tmp_path: Path) -> None:
         assert reader.ran_at(seen.at - 3600) == {}
 
 
+async def test_requests_are_counted_for_each_pod_and_a_pod_without_any_is_there_too(tmp_path: Path) -> None:
+    world = TunerEnvironment()
+    busy, idle, other = world.engine("chat-0"), world.engine("chat-1"), world.engine("code-0", "uid-2")
+    engines = (busy, idle, other)
+    async with serving(*engines), scraping(tmp_path, *map(target, engines)) as (_, reader):
+        for engine in engines:
+            engine.engine.set_objectives((objective(Metric.TIME_PER_OUTPUT_TOKEN, 0.06),))
+        for engine in (busy, other):
+            engine.load([PlantPhase(3600, 4, 100, 16)], seed=1)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = (await reader.pod_outcomes({CHAT: 60}))[CHAT]
+                assert not isinstance(found, Unobserved)
+                if found.get("chat-0") and found["chat-0"]["TimePerOutputToken/0.06"].total > 3:
+                    break
+                await asyncio.sleep(0.1)
+        assert found.keys() == {"chat-0", "chat-1"}
+        assert sum(one.total for one in found["chat-1"].values()) == 0
+        assert found["chat-0"].keys() == {"TimePerOutputToken/0.06"}
+
+
+async def test_of_pods_that_nobody_answers_for_it_is_said_why(tmp_path: Path) -> None:
+    async with scraping(tmp_path) as (running, reader):
+        running.end()
+        found = (await reader.pod_outcomes({CHAT: 60}))[CHAT]
+        assert _reason(found) is Missing.UNREACHABLE
+
+
 async def test_who_asks_for_one_service_is_told_of_no_other(tmp_path: Path) -> None:
     world = TunerEnvironment()
     ours, other = world.engine("chat-0"), world.engine("code-0", "uid-2")

@@ -30,7 +30,7 @@ from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.metrics import TunerMetrics
-from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, PodOutcomes, Unobserved
 from flyball_operator.tuning.state import Decision
 from support.past import manifest
 
@@ -76,6 +76,9 @@ class Settled:
 
     async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         return await self.reader.attainment()
+
+    async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
+        return await self.reader.pod_outcomes(windows)
 
 
 #: By turns chats with long prompts, and more chats than are carried: no limits suit both.

@@ -39,8 +39,14 @@ specs = st.fixed_dictionaries(
 )
 
 
+canaries = st.sampled_from([{}, {"canary": {}}, {"canary": {"weight": 50, "duration": "1m"}}])
+judged = st.builds(
+    lambda spec, canary: spec | {"spec__rollout": spec.get("spec__rollout", {}) | canary}, specs, canaries
+)
+
+
 @settings(max_examples=20)
-@given(st.lists(specs, min_size=1, max_size=3))
+@given(st.lists(judged, min_size=1, max_size=3))
 def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str, Any]]) -> None:
     world = MemoryCluster()
     for spec in chain:

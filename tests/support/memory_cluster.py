@@ -94,6 +94,7 @@ class MemoryCluster:
         self.no_device = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         self._unscheduled: dict[str, Object] = {}
         self._served: set[str] = set()
+        self._ready_since: dict[str, tuple[str, datetime]] = {}
         self.restart()
 
     def restart(self, **options: Any) -> None:
@@ -207,7 +208,14 @@ class MemoryCluster:
         observed = {"observedGeneration": deployment["metadata"]["generation"]}
         lacking = self._lacks_device(deployment)
         trouble = lacking or (PULL_FAILED if bad else self.held)
-        if trouble is not None and (lacking or not self._serves(template)):
+        beside = 0
+        if trouble is None and self._waits_until_available(deployment):
+            steps = deployment["spec"]["strategy"]["rollingUpdate"]
+            updated, beside = max(steps["maxSurge"], steps["maxUnavailable"]), wanted - steps["maxUnavailable"]
+            status = observed | _counts(total=beside + updated, updated=updated, ready=beside + updated)
+            status |= {"availableReplicas": beside} | self._progressing("ReplicaSetUpdated", before)
+            pods = [READY] * updated
+        elif trouble is not None and (lacking or not self._serves(template)):
             serving = 0 if _in_place(deployment) else before.get("readyReplicas", 0)
             status = observed | _counts(total=serving + 1, updated=1, ready=serving)
             status |= self._progressing("ProgressDeadlineExceeded", before)
@@ -220,7 +228,20 @@ class MemoryCluster:
         if status != before:
             self.api.put(DEPLOYMENTS, {**deployment, "status": status})
         replica_set = self._replica_set(deployment)
-        self._pods(deployment, replica_set, pods)
+        self._pods(deployment, replica_set, pods, beside=beside)
+
+    def _waits_until_available(self, deployment: Object) -> bool:
+        """Whether the first pods of the template are Ready, but not for `minReadySeconds` yet."""
+        template, seconds = deployment["spec"]["template"], deployment["spec"].get("minReadySeconds", 0)
+        name, spec_hash = (
+            deployment["metadata"]["name"],
+            template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH],
+        )
+        if self._ready_since.get(name, ("", self.now))[0] != spec_hash:
+            self._ready_since[name] = (spec_hash, self.now)
+        if not self._served or self._serves(template):
+            return False
+        return self.now < self._ready_since[name][1] + timedelta(seconds=seconds)
 
     def _lacks_device(self, deployment: Object) -> Object | None:
         """Status of a pod that waits for the device of an earlier one, where pods are added before others end."""
@@ -264,7 +285,8 @@ class MemoryCluster:
             return self.api.put(REPLICA_SETS, {"metadata": metadata})
         return found
 
-    def _pods(self, deployment: Object, replica_set: Object, statuses: list[Object]) -> None:
+    def _pods(self, deployment: Object, replica_set: Object, statuses: list[Object], *, beside: int) -> None:
+        """`beside`: pods of an earlier template that stay."""
         name, template = deployment["metadata"]["name"], deployment["spec"]["template"]
         spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
         wanted = {f"{name}-{spec_hash}-{number}": status for number, status in enumerate(statuses)}
@@ -275,7 +297,8 @@ class MemoryCluster:
             # Surge first: what serves stays until all of the next template is Ready.
             waits = any(status != READY for status in statuses) and not _in_place(deployment)
             stays = waits and (_is_ready(pod) or self.one_device)
-            if mine and pod["metadata"]["name"] not in wanted and not stays:
+            gone = mine and pod["metadata"]["name"] not in wanted and not stays
+            if gone and int(pod["metadata"]["name"].rpartition("-")[2]) >= beside:
                 self.api.remove(PODS, pod["metadata"]["name"])
         for pod_name, status in wanted.items():
             metadata = {**template["metadata"], "name": pod_name, "namespace": NAMESPACE}

@@ -10,6 +10,7 @@ from typing import Any
 from flyball_lab.harness.manifests import DROP, Wrong
 from support.wrong_adapters import WRONG_ADAPTERS
 from support.wrong_batching import WRONG_BATCHING
+from support.wrong_canaries import WRONG_CANARIES
 from support.wrong_classes import WRONG_CLASSES
 from support.wrong_gateways import WRONG_GATEWAYS
 from support.wrong_models import WRONG_MODELS
@@ -391,6 +392,7 @@ WRONG = (
     *WRONG_BATCHING,
     *WRONG_STRATEGIES,
     *WRONG_SCALING,
+    *WRONG_CANARIES,
     *WRONG_GATEWAYS,
     *WRONG_ADAPTERS,
     *WRONG_WORKLOADS,

@@ -13,6 +13,7 @@ from flyball_operator.prometheus.answers import (
     StepKey,
     figures,
     name_of,
+    pod_outcomes_of,
     ran_of,
     samples_of,
     scrapes_of,
@@ -20,8 +21,17 @@ from flyball_operator.prometheus.answers import (
     step_key,
     step_window,
 )
-from flyball_operator.prometheus.queries import CELLS, NAMESPACE, UID, targets
-from flyball_operator.tuning.observe.signals import CellKey, Missing, RequestLoad, Signals, StepWindow, Sums, Unobserved
+from flyball_operator.prometheus.queries import CELLS, COUNTED, NAMESPACE, SCRAPED, UID, targets
+from flyball_operator.tuning.observe.signals import (
+    CellKey,
+    Missing,
+    ObjectiveCounts,
+    RequestLoad,
+    Signals,
+    StepWindow,
+    Sums,
+    Unobserved,
+)
 
 CHAT = ("team", "uid-1")
 
@@ -144,3 +154,30 @@ def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
     assert found.steps.total().steps == 5
     assert found.outcomes["ttft"].met == 4
     assert "several targets for one engine" in found.twice
+
+
+class TestOutcomesOfPods:
+    def test_a_pod_that_is_scraped_is_there_whether_it_counted_anything_or_not(self) -> None:
+        found = pod_outcomes_of({"pods": scraped("a", "b") | counted("a", met=9, violated=1)})
+        assert found == {"a": {"ttft": ObjectiveCounts(9, 1)}, "b": {}}
+
+    def test_one_job_is_believed_that_of_the_most_pods(self) -> None:
+        whole = scraped("a", "b") | counted("a", met=9) | counted("b", met=8)
+        assert pod_outcomes_of({"part": scraped("a") | counted("a", met=90), "whole": whole}) == {
+            "a": {"ttft": ObjectiveCounts(9, 0)},
+            "b": {"ttft": ObjectiveCounts(8, 0)},
+        }
+
+    def test_counts_of_a_pod_that_is_not_scraped_any_more_are_left_out(self) -> None:
+        assert pod_outcomes_of({"pods": scraped("a") | counted("gone", met=9)}) == {"a": {}}
+
+    def test_of_nothing_there_is_nothing(self) -> None:
+        assert pod_outcomes_of({}) == {}
+
+
+def scraped(*pods: str) -> dict[tuple[str, str, str, str], float]:
+    return {(SCRAPED, pod, "", ""): 1.0 for pod in pods}
+
+
+def counted(pod: str, **outcomes: float) -> dict[tuple[str, str, str, str], float]:
+    return {(COUNTED, pod, "ttft", outcome): value for outcome, value in outcomes.items()}

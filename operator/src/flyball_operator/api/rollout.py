@@ -1,17 +1,34 @@
-"""What a user states about rollouts and drains: how many pods may be missing, and how long a step of them may take.
+"""What a user states about rollouts and drains: how many pods may be missing, how long a step may take, who judges it.
 
 Every check stands in the CRD and here, in the same words. Pure.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from flyball_operator.api.base import Check, Model
-from flyball_operator.api.quantities import DurationBetween, IntOrString
+from flyball_operator.api.quantities import DurationBetween, IntOrString, parse_duration
 from flyball_operator.api.rules import Rule
+
+
+class Canary(Model):
+    """How a new revision is judged before all pods are replaced: by `spec.objectives`, beside the earlier revision."""
+
+    weight: Annotated[int, Field(ge=1, le=50)] = 10
+    """Percentage of the pods that run the new revision while it is judged, 1 to 50. Rounded down, but at least one pod:
+    of one replica it is a second pod, which has half of the requests. Default: 10."""
+    duration: Annotated[str, Field(max_length=20), DurationBetween("1m", "24h")] = "10m"
+    """Time for which it is judged once these pods are Ready, 1m to 24h. It is ended early where the new revision misses
+    an objective. Default: 10m."""
+
+    @property
+    def duration_seconds(self) -> int:
+        """The duration in whole seconds."""
+        return math.ceil(parse_duration(self.duration))
 
 
 class Rollout(Model):
@@ -38,6 +55,9 @@ class Rollout(Model):
     max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Pods that may be missing during a rollout. Default: 0, or 1 for accelerators with two or more replicas, or
     where no device is free for one pod more."""
+    canary: Canary | None = None
+    """Judges a new revision on a share of the pods, and rolls it back where it misses an objective that the earlier one
+    keeps. Needs objectives. Default: none, all pods are replaced at once."""
 
 
 class DisruptionBudget(Model):

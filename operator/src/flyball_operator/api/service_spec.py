@@ -322,6 +322,23 @@ class InferenceServiceSpec(Model):
             ),
             lambda spec: spec.scaling is None or bool(spec.objectives),
         ),
+        Check(
+            Rule(
+                "!has(self.rollout) || !has(self.rollout.canary) || !has(self.engine) || self.engine.governed",
+                "needs spec.engine.governed true: without the plugin no request is counted by objective",
+                ".rollout.canary",
+            ),
+            lambda spec: spec.rollout.canary is None or spec.governed,
+        ),
+        Check(
+            Rule(
+                "!has(self.rollout) || !has(self.rollout.canary)"
+                " || (has(self.objectives) && self.objectives.size() > 0)",
+                "needs an objective in spec.objectives, by which the new revision is judged",
+                ".rollout.canary",
+            ),
+            lambda spec: spec.rollout.canary is None or bool(spec.objectives),
+        ),
     )
 
     served_model: Annotated[ModelSource | None, Field(alias="model")] = None

@@ -58,7 +58,7 @@ RECONCILER_CONDITIONS: Final = frozenset(
 )
 TUNER_CONDITIONS: Final = frozenset(ConditionType) - RECONCILER_CONDITIONS
 #: What of the status is the tuner's, as the API server spells it; of the conditions, `TUNER_CONDITIONS` are.
-TUNER_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas", "scaling"})
+TUNER_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas", "scaling", "analysis"})
 
 #: Open in the CRD, so that a later operator's condition does not break an earlier one's schema.
 OpenConditionType = Annotated[ConditionType, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 316})]
@@ -270,8 +270,45 @@ class ScalingStatus(ReportedModel):
     """What was recommended within the window of scaleDown, oldest first, as far as it keeps pods."""
 
 
+class AnalysisPhase(StrEnum):
+    """How far the analysis of a canary is, in the words of Argo Rollouts' AnalysisRun."""
+
+    RUNNING = "Running"
+    SUCCESSFUL = "Successful"
+    FAILED = "Failed"
+
+
+class CanaryStatus(ReportedModel):
+    """The revision that is judged on a share of the pods. The reconciler writes it; it is there only meanwhile."""
+
+    revision: Word
+    """The new revision: the annotation `spec-hash` of its pods."""
+    baseline: Word
+    """The revision that it is compared with, likewise."""
+    start_time: Time
+    """When it was asked for: the same revision is judged anew where it is asked for again."""
+    pods: Number
+    """Pods that run it while it is judged."""
+
+
+class AnalysisStatus(ReportedModel):
+    """What the tuner says of the canary: of which, how far it is, and what was counted."""
+
+    revision: Word
+    """As in `canary`."""
+    start_time: Time
+    """As in `canary`."""
+    phase: Annotated[AnalysisPhase, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 63})]
+    """Running, Successful or Failed."""
+    message: Sentence = ""
+    """Why, in a sentence."""
+
+
 class InferenceServiceStatus(ReportedModel):
-    """The tuner owns `objectives`, `tuning`, what is about scaling, and their conditions, the reconciler the rest."""
+    """The tuner owns `objectives`, `tuning`, `analysis`, what is about scaling, and their conditions.
+
+    The reconciler owns the rest.
+    """
 
     observed_generation: Number = 0
     """Generation of the spec that the reconciler last acted on."""
@@ -296,6 +333,10 @@ class InferenceServiceStatus(ReportedModel):
     follow."""
     scaling: ScalingStatus | None = None
     """What the operator scales by. Absent without `spec.scaling`."""
+    canary: CanaryStatus | None = None
+    """The revision that is judged on a share of the pods. Absent while none is."""
+    analysis: AnalysisStatus | None = None
+    """What came of judging it. Absent while none is judged."""
     objectives_met: Figure = ""
     """Objectives met, of all: 2/2."""
     tuning: TuningStatus = TuningStatus()

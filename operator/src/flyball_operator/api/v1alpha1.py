@@ -18,7 +18,7 @@ from flyball_operator.api.containers import Resources, SecretKeyRef
 from flyball_operator.api.gateway import EndpointPicker, FailureMode, Gateway, ParentReference
 from flyball_operator.api.model_source import ModelCache, ModelSource
 from flyball_operator.api.pod import PodTemplate
-from flyball_operator.api.rollout import DisruptionBudget, Rollout
+from flyball_operator.api.rollout import Canary, DisruptionBudget, Rollout
 from flyball_operator.api.rules import Rule, matches
 from flyball_operator.api.scaling import Scaling
 from flyball_operator.api.service_spec import DEADLINES, InferenceServiceSpec
@@ -41,6 +41,9 @@ from flyball_operator.api.status import (
     RECONCILER_CONDITIONS,
     TUNER_CONDITIONS,
     TUNER_FIELDS,
+    AnalysisPhase,
+    AnalysisStatus,
+    CanaryStatus,
     ClassDeadline,
     Condition,
     ConditionType,
@@ -69,8 +72,12 @@ __all__ = [
     "TUNER_CONDITIONS",
     "TUNER_FIELDS",
     "Accelerator",
+    "AnalysisPhase",
+    "AnalysisStatus",
     "Batching",
     "Bounds",
+    "Canary",
+    "CanaryStatus",
     "ClassDeadline",
     "Condition",
     "ConditionType",

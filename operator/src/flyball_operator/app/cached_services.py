@@ -7,6 +7,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from flyball_operator.api.objects import moment
 from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.kube.cache import Cache, KnownPod
@@ -56,4 +57,6 @@ def _engine_pod(pod: KnownPod) -> EnginePod:
         restarts=pod.restarts,
         namespace=pod.link.namespace,
         control_port=pod.control_port,
+        spec_hash=pod.spec_hash,
+        ready_since=None if (since := moment(pod.ready_since)) is None else since.timestamp(),
     )

@@ -16,7 +16,7 @@ from flyball_operator.api.objects import Object
 from flyball_operator.api.spec import LARGEST_BOUND
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import history, pod, revision
-from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_replicas
+from flyball_operator.reconcile.plan.deployment import canary_steps, rollout_steps, wanted_replicas
 from flyball_operator.reconcile.plan.fields import differences, spelt
 from flyball_operator.reconcile.plan.snapshot import Config
 
@@ -38,7 +38,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Pods:
-    """What becomes of pods. `fields`: of their template. `max_surge`, `max_unavailable`: more or fewer meanwhile."""
+    """What becomes of pods. `fields`: of their template. `max_surge`, `max_unavailable`: more or fewer meanwhile.
+
+    `judged`: how many are replaced first, and judged; 0 where all are replaced at once.
+    """
 
     replaced: bool
     why: str
@@ -47,6 +50,7 @@ class Pods:
     replicas_after: int
     max_surge: int
     max_unavailable: int
+    judged: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def _pods(before: InferenceService | None, after: InferenceService, deployment: 
         replicas_after=replicas,
         max_surge=surge,
         max_unavailable=unavailable,
+        judged=max(canary_steps(after, replicas, surge)) if replaced and after.spec.rollout.canary is not None else 0,
     )
 
 
@@ -232,6 +237,8 @@ def _pod_lines(pods: Pods) -> Iterator[str]:
             f"pods: all are replaced, because {pods.why};"
             f" meanwhile at most {pods.max_surge} more and {pods.max_unavailable} missing"
         )
+        if pods.judged:
+            yield f"pods: first {_count(pods.judged, 'pod')}, judged by the objectives as spec.rollout.canary says"
         yield from (f"  {field}" for field in pods.fields)
     else:
         yield "pods: none is replaced"

@@ -16,7 +16,7 @@ from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
 from flyball_operator.api.engine_container import engine_container
 from flyball_operator.api.membership import Link, Owner, link, owner_of, tuned_by
-from flyball_operator.api.objects import Object, version_of
+from flyball_operator.api.objects import Object, annotation, version_of
 from flyball_operator.api.parse import NoObjectError
 from flyball_operator.api.workload import Workload
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, PODS, REPLICA_SETS, Resource
@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KnownPod:
-    """A pod, as last seen. `link` leads to its service, if it is one's; of a pod of others, `labels` do."""
+    """A pod, as last seen. `link` leads to its service, if it is one's; of a pod of others, `labels` do.
+
+    `spec_hash` names its revision. `ready_since`: when it became Ready, empty where it is not.
+    """
 
     link: Link
     ip: str | None
@@ -38,6 +41,8 @@ class KnownPod:
     restarts: int
     control_port: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    spec_hash: str = ""
+    ready_since: str = ""
 
 
 def read_service(found: Object, known: Desire | None = None) -> Desire | None:
@@ -59,16 +64,20 @@ def read_pod(found: Object) -> KnownPod | None:
     which = engine_container(found)
     containers = status.get("containerStatuses") or ()
     engine: Object = next((one for one in containers if one.get("name") == which.name), {})
-    conditions = {item.get("type"): item.get("status") for item in status.get("conditions") or ()}
+    conditions = {item.get("type"): item for item in status.get("conditions") or ()}
+    ready: Object = conditions.get("Ready") or {}
+    is_ready = ready.get("status") == "True"
     return KnownPod(
         link=chain,
         ip=status.get("podIP"),
-        ready=conditions.get("Ready") == "True",
+        ready=is_ready,
         leaving=bool(metadata.get("deletionTimestamp")) or status.get("phase") in ("Succeeded", "Failed"),
         container_id=engine.get("containerID") or "",
         restarts=int(engine.get("restartCount") or 0),
         control_port=which.control_port,
         labels=labels if foreign else {},
+        spec_hash=annotation(found, names.ANNOTATION_SPEC_HASH),
+        ready_since=str(ready.get("lastTransitionTime") or "") if is_ready else "",
     )
 
 

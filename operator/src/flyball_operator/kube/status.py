@@ -17,7 +17,14 @@ from cachetools import LRUCache
 
 from flyball_operator.api import names
 from flyball_operator.api.objects import Object, digest, timestamp
-from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, ScalingStatus, TuningStatus
+from flyball_operator.api.v1alpha1 import (
+    AnalysisStatus,
+    Condition,
+    InferenceService,
+    ObjectiveStatus,
+    ScalingStatus,
+    TuningStatus,
+)
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, ConflictError
 from flyball_operator.kube.resources import INFERENCE_SERVICES
@@ -79,12 +86,13 @@ class TunerStatus:
         desired_replicas: int | None,
         conditions: Sequence[Condition],
         scaling: ScalingStatus | None = None,
+        analysis: AnalysisStatus | None = None,
     ) -> None:
         """Write the tuner's whole part; what is left out is erased, as `desired_replicas` is where it is not known.
 
-        Nothing is sent where nothing changed, nor, within a minute of the last write, where none of conditions, limits
-        and number of replicas changed: call again with what is then true. Raises `ConflictError` where the service is
-        another by now, `NotLeadingError`, and the rest of the tree.
+        Nothing is sent where nothing changed, nor, within a minute of the last write, where none of conditions, limits,
+        number of replicas and phase of the analysis changed: call again with what is then true. Raises `ConflictError`
+        where the service is another by now, `NotLeadingError`, and the rest of the tree.
         """
 
         def render() -> Object:
@@ -93,14 +101,14 @@ class TunerStatus:
                 "objectives": [_plain(objective) for objective in objectives],
                 "objectivesMet": objectives_met,
                 "conditions": [self._dated(service, condition) for condition in conditions],
-            } | _given(desired_replicas, scaling)
+            } | _given(desired_replicas, scaling, analysis)
 
         uid = service.metadata.uid
         if uid not in self._written:
             # A process that starts does not know when this was written, and must not write because it started.
             self._written[uid] = self._found(service, conditions)
         before, now = self._written[uid], self._clock()
-        urgent = _urgent(tuning, conditions, scaling)
+        urgent = _urgent(tuning, conditions, scaling, analysis)
         # Most ticks change figures alone, and to render those takes longest.
         if urgent == before.urgent and now - before.at < QUIET_SECONDS:
             return
@@ -112,6 +120,7 @@ class TunerStatus:
             desired_replicas,
             tuple(conditions),
             scaling,
+            analysis,
         )
         rendered, part = self._rendered.get(uid), None
         # Most ticks say what the one before said, and to find that out by digests takes longest.
@@ -147,9 +156,10 @@ class TunerStatus:
             "objectives": [_plain(objective) for objective in status.objectives],
             "objectivesMet": status.objectives_met,
             "conditions": [_plain(found) for found in status.conditions if found.type in mine],
-        } | _given(status.desired_replicas, status.scaling)
+        } | _given(status.desired_replicas, status.scaling, status.analysis)
         known = [found for found in status.conditions if found.type in mine]
-        return _Written(digest(part), _urgent(status.tuning, known, status.scaling), self._clock())
+        urgent = _urgent(status.tuning, known, status.scaling, status.analysis)
+        return _Written(digest(part), urgent, self._clock())
 
     def _dated(self, service: InferenceService, condition: Condition) -> Object:
         before = next((found for found in service.status.conditions if found.type == condition.type), None)
@@ -183,16 +193,23 @@ def _version(written: Object) -> str:
     return str(written["metadata"].get("resourceVersion") or "")
 
 
-def _plain(model: TuningStatus | ObjectiveStatus | ScalingStatus | Condition) -> dict[str, Any]:
+def _plain(model: TuningStatus | ObjectiveStatus | ScalingStatus | AnalysisStatus | Condition) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _given(desired_replicas: int | None, scaling: ScalingStatus | None) -> Object:
+def _given(desired_replicas: int | None, scaling: ScalingStatus | None, analysis: AnalysisStatus | None) -> Object:
     given: Object = {} if desired_replicas is None else {"desiredReplicas": desired_replicas}
-    return given if scaling is None else given | {"scaling": _plain(scaling)}
+    given |= {} if scaling is None else {"scaling": _plain(scaling)}
+    return given if analysis is None else given | {"analysis": _plain(analysis)}
 
 
-def _urgent(tuning: TuningStatus, conditions: Sequence[Condition], scaling: ScalingStatus | None) -> tuple[object, ...]:
+def _urgent(
+    tuning: TuningStatus,
+    conditions: Sequence[Condition],
+    scaling: ScalingStatus | None,
+    analysis: AnalysisStatus | None,
+) -> tuple[object, ...]:
     """What is written at once when it changes."""
     said = [(condition.type, condition.status, condition.reason) for condition in conditions]
-    return said, tuning.mode, tuning.generation, tuning.setpoint, None if scaling is None else scaling.replicas
+    judged = None if analysis is None else (analysis.revision, analysis.start_time, analysis.phase)
+    return said, tuning.mode, tuning.generation, tuning.setpoint, None if scaling is None else scaling.replicas, judged

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flyball_engine.contract import StepKind
-from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PRESENT, UID
+from flyball_operator.prometheus.queries import CELLS, COUNTED, FIELD, JOB, NAMESPACE, POD, PRESENT, SCRAPED, UID
 from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
@@ -19,6 +19,7 @@ from flyball_operator.tuning.observe.signals import (
     Missing,
     ObjectiveCounts,
     OrderOutcome,
+    PodOutcomes,
     RequestLoad,
     Signals,
     StepWindow,
@@ -51,6 +52,8 @@ ByJob: TypeAlias = Mapping[str, Mapping[_Key, float]]
 StepKey: TypeAlias = tuple[str, str, str]
 #: What a count of requests is known by: its field, where the query has several, its objective and its outcome.
 CountKey: TypeAlias = tuple[str, str, str]
+#: Likewise of one pod: its field, its pod, its objective and its outcome.
+PodCountKey: TypeAlias = tuple[str, str, str, str]
 #: What a limit is known by: least or most, and its name.
 LimitKey: TypeAlias = tuple[str, str]
 
@@ -147,6 +150,11 @@ def count_key(labels: Mapping[str, str]) -> CountKey:
     return labels.get(FIELD, ""), labels.get("objective", ""), labels.get("outcome", "")
 
 
+def pod_count_key(labels: Mapping[str, str]) -> PodCountKey:
+    """What a count of `queries.pod_outcomes` is known by."""
+    return labels.get(FIELD, ""), labels.get(POD, ""), labels.get("objective", ""), labels.get("outcome", "")
+
+
 def limit_key(labels: Mapping[str, str]) -> LimitKey:
     """What a limit of `queries.ran` is known by."""
     return labels.get(FIELD, ""), labels.get("knob", "")
@@ -156,6 +164,7 @@ def limit_key(labels: Mapping[str, str]) -> LimitKey:
 load_figures: Final = partial(figures, key=name_of)
 step_figures: Final = partial(figures, key=step_key)
 count_figures: Final = partial(figures, key=count_key)
+pod_count_figures: Final = partial(figures, key=pod_count_key)
 limit_figures: Final = partial(figures, key=limit_key)
 
 
@@ -232,6 +241,25 @@ def outcomes_of(found: Mapping[CountKey, float]) -> dict[str, ObjectiveCounts]:
     for (_, objective, outcome), value in found.items():
         counts.setdefault(objective, {})[outcome] = max(0.0, value)
     return {name: ObjectiveCounts(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
+
+
+def pod_outcomes_of(found: ByJob[PodCountKey]) -> PodOutcomes:
+    """Outcomes by pod and objective id, as one job has them: the one that scrapes most pods, then of most requests.
+
+    A pod that is scraped is there, even where it has counted nothing.
+    """
+
+    def rank(job: str) -> tuple[int, float, str]:
+        said = found[job]
+        pods = sum(name == SCRAPED for name, *_ in said)
+        return -pods, -sum(value for (name, *_), value in said.items() if name == COUNTED), job
+
+    said = found[min(found, key=rank)] if found else {}
+    pods: dict[str, dict[CountKey, float]] = {pod: {} for name, pod, *_ in said if name == SCRAPED}
+    for (name, pod, objective, outcome), value in said.items():
+        if name == COUNTED and pod in pods:
+            pods[pod][name, objective, outcome] = value
+    return {pod: outcomes_of(counts) for pod, counts in pods.items()}
 
 
 def ran_of(found: ByJob[LimitKey]) -> Ran:

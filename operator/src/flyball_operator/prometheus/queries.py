@@ -175,6 +175,26 @@ def attainment(window: int, targets: str = _TARGETS) -> str:
     )
 
 
+#: The fields of `pod_outcomes`.
+SCRAPED: Final = "scraped"
+COUNTED: Final = "counted"
+
+
+def pod_outcomes(window: int, targets: str) -> str:
+    """Requests by pod, objective and outcome in a window, and which pods are scraped; `field` names the figure.
+
+    The counters are of an engine, however many targets lead to it.
+    """
+    labels = (POD, "objective", "outcome")
+    counted = _selected(MetricName.OBJECTIVE_REQUESTS, targets)
+    return _together(
+        {
+            SCRAPED: _aggregate("count", _selected(PRESENT, targets), POD),
+            COUNTED: _aggregate("max", f"increase({counted}[{window}s])", *labels),
+        }
+    )
+
+
 def ran(targets: str = _TARGETS) -> str:
     """The limits in effect in engine cores by the label `knob`, `field` says whether the least or the most of them."""
     limit = _selected(MetricName.LIMIT, targets)

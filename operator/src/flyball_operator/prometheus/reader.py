@@ -26,7 +26,14 @@ from flyball_operator.prometheus import answers, queries
 from flyball_operator.prometheus.answers import BadVectorError, Figures, Ran, Scrapes
 from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.unseen import rows_of, why
-from flyball_operator.tuning.observe.signals import Attainment, Identity, Missing, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import (
+    Attainment,
+    Identity,
+    Missing,
+    Observation,
+    PodOutcomes,
+    Unobserved,
+)
 
 
 class Source(Protocol):
@@ -163,6 +170,7 @@ class PrometheusReader:
         most = MOST_QUERIES * queries.PARTS * (1 + len(LONGER_WINDOWS)) + 1
         self._pool = ThreadPoolExecutor(max_workers=most, thread_name_prefix="prometheus")
         self._explaining: set[asyncio.Future[Any]] = set()
+        self._judging: set[asyncio.Future[Any]] = set()
         self._least_window = least_window
         self._only = only
         self._shard = shard
@@ -278,6 +286,21 @@ class PrometheusReader:
         share = (group.turn + 1) / queries.PARTS if known is None else 1.0
         group.attained = _Attained(frozenset(group.pods), attained, now + share * group.window)
         return attained
+
+    async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
+        """What came of the requests of each pod of these services, over so many seconds each."""
+        questions: list[_Question] = [
+            (
+                queries.pod_outcomes(max(window, self._least_window), queries.targets(identity)),
+                answers.pod_count_figures,
+            )
+            for identity, window in windows.items()
+        ]
+        try:
+            found = await self._ask(self._judging, questions)
+        except PrometheusError as error:
+            return dict.fromkeys(windows, Unobserved(error.missing, str(error)))
+        return {one: answers.pod_outcomes_of(said.of(one)) for one, said in zip(windows, found, strict=True)}
 
     async def _ask(self, busy: set[asyncio.Future[Any]], questions: Sequence[_Question]) -> list[Any]:
         """The answers, asked for side by side."""

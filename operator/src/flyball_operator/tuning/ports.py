@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, ScalingStatus, TuningStatus
+from flyball_operator.api.v1alpha1 import (
+    AnalysisStatus,
+    Condition,
+    InferenceService,
+    ObjectiveStatus,
+    ScalingStatus,
+    TuningStatus,
+)
 
 EventType = Literal["Normal", "Warning"]
 
@@ -20,7 +27,8 @@ class EnginePod:
     """A pod of a service, as last seen.
 
     `container_id` names this start of the engine container (empty before the first), `restarts` counts the earlier
-    ones: both change when the engine comes back with its start values.
+    ones: both change when the engine comes back with its start values. `spec_hash` names its revision. `ready_since`:
+    when it became Ready, in Unix seconds; None where it is not.
     """
 
     name: str
@@ -31,6 +39,8 @@ class EnginePod:
     restarts: int
     namespace: str
     control_port: int
+    spec_hash: str = ""
+    ready_since: float | None = None
 
 
 class Services(Protocol):
@@ -57,6 +67,7 @@ class TunerStatusWriter(Protocol):
         objectives_met: str,
         desired_replicas: int | None,
         scaling: ScalingStatus | None,
+        analysis: AnalysisStatus | None,
         conditions: Sequence[Condition],
     ) -> None:
         """Write the tuner's whole part; what is left out is erased."""

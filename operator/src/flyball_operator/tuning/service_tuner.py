@@ -21,10 +21,11 @@ from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.filters.filters import PodsObserved
 from flyball_operator.tuning.insight import Insight, insight
 from flyball_operator.tuning.observe.signal_history import NOT_ASKED, SignalHistory
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Observation, PodOutcomes, Unobserved
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
 from flyball_operator.tuning.released_pods import ReleasedPods
+from flyball_operator.tuning.report.analysis_report import AnalysisReport
 from flyball_operator.tuning.report.event_recorder import EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
 from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
@@ -62,7 +63,10 @@ class ServiceTuner:
         verified = tuned and tuning.held_until is None
         canary = CanaryRollout(self._engine_pods, clock, verified=verified)
         slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
-        self._reporter = StatusReporter(context, self._signals, self._engine_pods, canary, slow_pods, events)
+        self._analysis = AnalysisReport(service, clock, dependencies.wall)
+        self._reporter = StatusReporter(
+            context, self._signals, self._engine_pods, canary, slow_pods, events, self._analysis
+        )
         self._rollout = SetpointRollout(context, self._engine_pods, canary, self._reporter)
 
     @property
@@ -95,9 +99,20 @@ class ServiceTuner:
         """At first, adopt what runs."""
         await self._rollout.take_over()
 
-    async def tick(self, observation: Observation, attainment: Attainment | Unobserved) -> None:
-        """All stages, once."""
+    def judged_window(self) -> int | None:
+        """Seconds over which requests of each pod are to be counted, where a revision is judged and it is time."""
+        return self._analysis.window(self._context.service, self._pods)
+
+    async def tick(
+        self,
+        observation: Observation,
+        attainment: Attainment | Unobserved,
+        pod_outcomes: PodOutcomes | Unobserved | None = None,
+    ) -> None:
+        """All stages, once. `pod_outcomes`: None where they were not asked for."""
         self._signals.look(observation, attainment, ready_pods=self._engine_pods.ready)
+        if pod_outcomes is not None:
+            self._analysis.note(self._context.service, self._context.spec, self._pods, pod_outcomes)
         self._reporter.observed()
         await self._rollout.take_over()
         await self._stages(observation)

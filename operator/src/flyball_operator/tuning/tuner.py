@@ -24,7 +24,7 @@ from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning import model_sharing
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.insight import Insight
-from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, PodOutcomes, Unobserved
 from flyball_operator.tuning.ports import Services
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
@@ -61,6 +61,10 @@ class SignalReader(Protocol):
 
     async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         """What came of requests over the reported window."""
+        ...
+
+    async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
+        """What came of the requests of each pod of these services, over so many seconds each."""
         ...
 
 
@@ -143,17 +147,27 @@ class Tuner:
         with self._dependencies.tracing.read():
             observations = await self._reader.read(pods)
             attainment = await self._reader.attainment()
+            judged = await self._judged()
         self._metrics.prometheus_seconds.observe(self._clock() - began)
         for identity, observation in observations.items():
             tuner = self._tuners.get(identity[1])
             if tuner is not None and not tuner.lock.locked():
-                tick = partial(tuner.tick, observation, _of(attainment, identity))
+                tick = partial(tuner.tick, observation, _of(attainment, identity), judged.get(identity))
                 work = tick if self._begin_at[identity[1]] <= began else tuner.take_over
                 group.create_task(self._guarded(tuner, work))
                 # It decides in one go. A thousand of them in one turn of the loop take seconds. No answer of an engine
                 # is read meanwhile, and open connections seem to have timed out.
                 await asyncio.sleep(0)
         self._metrics.tick_seconds.observe(self._clock() - began)
+
+    async def _judged(self) -> Mapping[Identity, PodOutcomes | Unobserved]:
+        """What came of the requests of services of which a revision is judged; mostly there are none."""
+        windows = {
+            (tuner.labels[0], uid): seconds
+            for uid, tuner in self._tuners.items()
+            if (seconds := tuner.judged_window()) is not None
+        }
+        return await self._reader.pod_outcomes(windows) if windows else {}
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
         services = self._sync(group)

@@ -34,6 +34,7 @@ from flyball_operator.tuning.observe.signals import (
     ObjectiveCounts,
     Observation,
     OrderOutcome,
+    PodOutcomes,
     RequestLoad,
     Signals,
     StepWindow,
@@ -112,6 +113,10 @@ class RecordingReader:
             counts = mine if isinstance(mine, Unobserved) else mine.outcomes
             self.steps.append(tick(self._seen, counts, time.time()))
         return found
+
+    async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
+        """What the other reader sees."""
+        return await self._reader.pod_outcomes(windows)
 
 
 def names() -> list[str]:

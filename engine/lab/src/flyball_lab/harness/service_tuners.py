@@ -56,6 +56,7 @@ from flyball_operator.tuning.observe.signals import (
     ObjectiveCounts,
     Observation,
     OrderOutcome,
+    PodOutcomes,
     Unobserved,
 )
 from flyball_operator.tuning.ports import EnginePod, EventType
@@ -260,6 +261,11 @@ class Harness:
     raised: list[int] = field(default_factory=list)
     #: What the on-time order did, as it is counted.
     ordered: OrderOutcome | None = None
+    #: Of pods with a revision, by UID: its spec hash, and since when they are Ready.
+    revisions: dict[str, tuple[str, float | None]] = field(default_factory=dict)
+    #: What came of requests by pod, and over how many seconds that was asked for.
+    by_pod: PodOutcomes | Unobserved = field(default_factory=dict)
+    windows: list[int] = field(default_factory=list)
     #: What was parsed last, and what came of it.
     _parsed: tuple[Object, Object, Object | None, InferenceService] | None = field(default=None, init=False)
 
@@ -310,6 +316,8 @@ class Harness:
                 restarts=self.engines.restarts[uid],
                 namespace="ns",
                 control_port=self.engines.ports.get(uid, CONTROL_PORT),
+                spec_hash=self.revisions.get(uid, ("", None))[0],
+                ready_since=self.revisions.get(uid, ("", None))[1],
             )
             for number, uid in enumerate(self.engines.held, 1)
         ]
@@ -382,7 +390,9 @@ class Harness:
         """One tick of the tuner and the watches up to the next one."""
         self.update_pods(tuner)
         attainment = counts if isinstance(counts, Unobserved) else Attainment(outcomes=counts or {}, order=self.ordered)
-        await tuner.tick(observation, attainment)
+        window = tuner.judged_window()
+        self.windows += [] if window is None else [window]
+        await tuner.tick(observation, attainment, None if window is None else self.by_pod)
         for _ in range(5):
             await asyncio.sleep(1.0)
             self.update_pods(tuner)

@@ -17,6 +17,7 @@ from flyball_lab.harness.engines import ServedEngine
 from flyball_lab.harness.ports import free_port
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import (
+    AnalysisStatus,
     Condition,
     ConditionType,
     InferenceService,
@@ -28,7 +29,14 @@ from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.metrics import TunerMetrics
-from flyball_operator.tuning.observe.signals import Attainment, Identity, ObjectiveCounts, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import (
+    Attainment,
+    Identity,
+    ObjectiveCounts,
+    Observation,
+    PodOutcomes,
+    Unobserved,
+)
 from flyball_operator.tuning.ports import EnginePod, EventType
 from flyball_operator.tuning.tuner import SignalReader, Tuner
 
@@ -94,6 +102,7 @@ class TunerEnvironment:
         desired_replicas: int | None,
         conditions: Sequence[Condition],
         scaling: ScalingStatus | None = None,
+        analysis: AnalysisStatus | None = None,
     ) -> None:
         if self.refuse_writes:
             raise ConnectionError("the API server is away")
@@ -109,6 +118,7 @@ class TunerEnvironment:
                 "desired_replicas": desired_replicas,
                 "conditions": tuple(conditions),
                 "scaling": scaling,
+                "analysis": analysis,
             }
         )
         self.services[uid] = self.services[uid].model_copy(update={"status": status})
@@ -163,6 +173,9 @@ class ScriptedReader:
     observation: Observation
     outcomes: Mapping[str, ObjectiveCounts] | Unobserved = field(default_factory=dict)
     reads: int = 0
+    by_pod: PodOutcomes | Unobserved = field(default_factory=dict)
+    #: Windows that were asked for, in seconds.
+    windows: list[int] = field(default_factory=list)
 
     async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
         self.reads += 1
@@ -172,6 +185,10 @@ class ScriptedReader:
         if isinstance(self.outcomes, Unobserved):
             return self.outcomes
         return {("team", uid): Attainment(outcomes=self.outcomes) for uid in ("uid-1", "uid-2")}
+
+    async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
+        self.windows += windows.values()
+        return dict.fromkeys(windows, self.by_pod)
 
 
 @dataclass

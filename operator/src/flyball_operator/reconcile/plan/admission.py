@@ -54,6 +54,8 @@ _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     (*_TEMPLATE, "metadata", "annotations", _OURS),
     # When a start has failed: `spec.rollout.startupTimeout`. A shorter one rolls back, or kills an engine that loads.
     ("spec", "progressDeadlineSeconds"),
+    # For how long a revision is judged before it has all pods.
+    ("spec", "minReadySeconds"),
     (*_ENGINE, "startupProbe"),
     (*_ENGINE, "readinessProbe"),
     (*_ENGINE, "livenessProbe"),

@@ -40,6 +40,8 @@ class CauseReason(StrEnum):
     """Kubernetes refused to create the pods: a policy, an admission webhook, a class that is missing."""
     NOT_READY_IN_TIME = "NotReadyInTime"
     """Nothing is visibly wrong, but the engine was not ready within `spec.rollout.startupTimeout`."""
+    CANARY_MISSED_OBJECTIVES = "CanaryMissedObjectives"
+    """Pods of the new revision missed an objective that the earlier revision kept; the message has both shares."""
     QUOTA_EXCEEDED = "QuotaExceeded"
     """A ResourceQuota has no room for the pods."""
     WEBHOOK_UNAVAILABLE = "WebhookUnavailable"

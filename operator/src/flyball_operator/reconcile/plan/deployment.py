@@ -3,7 +3,8 @@
 Surge first (one more pod, none missing) wherever a spare pod can be had: on CPU, and with one replica, because nothing
 would serve meanwhile. In place (none more, one missing) on accelerators with two or more replicas, where a spare device
 is seldom there and a surge would wait for it for ever. So too with one replica, once it is seen that no device is free
-(`in_place`). Pure.
+(`in_place`). While a template is judged (`revision_analysis`), so many pods as are judged are replaced, and the
+Deployment's controller waits with the others for as long as that takes. Pure.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ PROGRESS_MARGIN: Final = 30
 #: Starts of one engine that a rollout waits for. The kubelet starts one that died anew after 10 s, then 20 s, and each
 #: start has its own wait for a setpoint. One that dies a third time will not come up by being started again.
 ENGINE_STARTS: Final = 3
+#: Seconds after a revision was judged, before the Deployment's controller goes on without a verdict. By then the tuner
+#: has looked a last time (every 15 s), written what came of it, and the reconciler has acted on it.
+VERDICT_MARGIN: Final = 60
 
 
 def render(service: InferenceService, rollout: RolloutDecision, live: Object | None) -> Object:
@@ -32,10 +36,16 @@ def render(service: InferenceService, rollout: RolloutDecision, live: Object | N
     """
     replicas = wanted_replicas(service, live)
     surge, unavailable = rollout_steps(service, replicas, no_device=bool(rollout.history.in_place))
+    held = 0
+    if rollout.judged is not None and rollout.target.spec_hash == rollout.judged.revision:
+        surge, unavailable = canary_steps(service, replicas, surge)
+        held = judged_seconds(service)
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": progress_seconds(service),
+        **({"minReadySeconds": held} if held else {}),
+        # The API server refuses one that is not above minReadySeconds.
+        "progressDeadlineSeconds": progress_seconds(service) + held,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
         "selector": {"matchLabels": selector(service.metadata)},
         "template": rollout.target.template,
@@ -76,3 +86,28 @@ def rollout_steps(service: InferenceService, replicas: int, *, no_device: bool =
     if surge or unavailable:
         return surge, unavailable
     return (1, 0) if asked.max_surge is None else (0, 1)
+
+
+def canary_steps(service: InferenceService, replicas: int, surge: int) -> tuple[int, int]:
+    """`maxSurge` and `maxUnavailable` while a revision is judged: one of them is the number of pods that run it.
+
+    It is the surge where pods are added otherwise, too. That is the weight, rounded down, but at least one pod, and no
+    more than the spec allows of either.
+    """
+    asked = service.spec.rollout
+    pods = max(1, replicas * asked.canary.weight // 100) if asked.canary is not None else 1
+    if surge:
+        return min(pods, asked.max_surge or pods), 0
+    return 0, min(pods, asked.max_unavailable or pods)
+
+
+def judged_seconds(service: InferenceService) -> int:
+    """For how long the Deployment's controller holds pods that are Ready for new, so that no others are replaced."""
+    canary = service.spec.rollout.canary
+    return canary.duration_seconds + VERDICT_MARGIN if canary is not None else 0
+
+
+def judged_pods(live: Object) -> int:
+    """Pods that run a revision while it is judged, by the steps that the Deployment has."""
+    steps = live["spec"]["strategy"]["rollingUpdate"]
+    return max(1, *(step for step in (steps.get("maxSurge"), steps.get("maxUnavailable")) if isinstance(step, int)))

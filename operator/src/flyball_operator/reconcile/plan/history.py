@@ -41,7 +41,8 @@ class History:
     pods of this rollout end before new ones start, because no device is free (`in_place`). `adopted` names the template
     that the service last took by itself, `adopted_by` the spec hash without it, of the spec that it was taken for,
     and `adopted_why` an `AdoptedWhy`, or a later operator's. `refused` names the template that it would have taken by
-    itself had the API server let it, and `refused_words` are the server's. It is not tried again.
+    itself had the API server let it, and `refused_words` are the server's. It is not tried again. `promoted`: why the
+    one asked for, which ran on a share of the pods, may have them all; empty where it may not, or was not judged.
     """
 
     asked: str = ""
@@ -56,6 +57,7 @@ class History:
     adopted_why: str = ""
     refused: str = ""
     refused_words: str = ""
+    promoted: str = ""
 
     def asking(self, spec_hash: str, steps: str, now: str) -> History:
         """The history once this template is asked for.
@@ -66,7 +68,9 @@ class History:
         if self.asked == spec_hash and not again:
             return self if self.failed is not None else replace(self, steps=steps)
         kept = replace(self, refused="", refused_words="") if self.asked != spec_hash else self
-        return replace(kept, asked=spec_hash, since=now, steps=steps, failed=None, shortage="", in_place="")
+        return replace(
+            kept, asked=spec_hash, since=now, steps=steps, failed=None, shortage="", in_place="", promoted=""
+        )
 
     def adopting(self, template: str, spec_hash: str, why: AdoptedWhy) -> History:
         """The history once the service takes this template by itself."""
@@ -76,9 +80,13 @@ class History:
         """The history once the API server refused this template, which the service would have taken by itself."""
         return replace(self, refused=template, refused_words=words)
 
+    def promoting(self, why: str) -> History:
+        """The history once a template that was judged on a share of the pods may have them all."""
+        return replace(self, promoted=why)
+
     def rolled_out(self) -> History:
         """The history once all pods have the template asked for."""
-        return replace(self, good=self.asked, failed=None, shortage="", in_place="")
+        return replace(self, good=self.asked, failed=None, shortage="", in_place="", promoted="")
 
     def replacing_in_place(self, now: str) -> History:
         """The history once earlier pods end first. That stays so until the rollout is over, there or back."""
@@ -119,6 +127,7 @@ def read(deployment: Object | None) -> History:
     by_itself = dict(zip(("adopted", "adopted_by", "adopted_why"), adopted, strict=False))
     refused = _fields(annotation(deployment, names.ANNOTATION_REFUSED), ("template", "message"))
     by_itself |= dict(zip(("refused", "refused_words"), refused, strict=False))
+    by_itself["promoted"] = annotation(deployment, names.ANNOTATION_PROMOTED)
     return History(asked, since, steps, good, failed, shortage, in_place, **by_itself)
 
 
@@ -148,6 +157,8 @@ def to_annotations(history: History) -> dict[str, str]:
         found[names.ANNOTATION_SHORTAGE] = history.shortage
     if history.in_place:
         found[names.ANNOTATION_IN_PLACE] = history.in_place
+    if history.promoted:
+        found[names.ANNOTATION_PROMOTED] = history.promoted
     if history.adopted:
         found[names.ANNOTATION_ADOPTED] = f"{history.adopted} {history.adopted_by} {history.adopted_why}"
     if history.refused:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from flyball_operator.api import names
-from flyball_operator.api.objects import Object, annotation, being_deleted
-from flyball_operator.reconcile.plan.pods import condition
+from flyball_operator.api.objects import Object, being_deleted
+from flyball_operator.reconcile.plan.pods import condition, template_of
 
 
 def runs(deployment: Object, spec_hash: str) -> bool:
     """Whether the Deployment has this template, and its controller has seen that it has."""
-    template: Object = deployment["spec"]["template"]
-    if being_deleted(deployment):
-        return False
     observed = int((deployment.get("status") or {}).get("observedGeneration", 0))
     seen = observed >= int(deployment["metadata"].get("generation", 1))
-    return seen and annotation(template, names.ANNOTATION_SPEC_HASH) == spec_hash
+    return seen and has_template(deployment, spec_hash)
+
+
+def has_template(deployment: Object, spec_hash: str) -> bool:
+    """Whether the Deployment has this template, whether or not its controller has seen that."""
+    return not being_deleted(deployment) and template_of(deployment["spec"]["template"]) == spec_hash
 
 
 def complete(deployment: Object) -> bool:

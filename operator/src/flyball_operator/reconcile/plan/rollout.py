@@ -13,12 +13,13 @@ from enum import Enum
 
 from flyball_operator.api.objects import Kind, Object, moment, timestamp
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan import causes, in_place, progress, renewal, revision
+from flyball_operator.reconcile.plan import causes, in_place, progress, renewal, revision, revision_analysis
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
 from flyball_operator.reconcile.plan.pods import condition
 from flyball_operator.reconcile.plan.revision import Revision
+from flyball_operator.reconcile.plan.revision_analysis import JudgedRevision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 
@@ -60,6 +61,8 @@ class RolloutDecision:
     """Fields in which another release of this version rendered it, where the service had this one's template before."""
     adopts: bool = False
     """Whether the service takes this operator's template by itself in this plan."""
+    judged: JudgedRevision | None = None
+    """What is judged on a share of the pods before the others are replaced, if anything is."""
 
     @property
     def replaces_in_place(self) -> bool:
@@ -79,6 +82,7 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     current, spec_hash = found.current, found.current.spec_hash
     so_far = found.history.asking(spec_hash, _steps(service), timestamp(snapshot.now))
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
+    so_far = revision_analysis.noted(service, snapshot, deployment, so_far, last_good)
     left = in_place.seconds_left(service, snapshot, current, kept)
     attempt = _Attempt.of(snapshot, deployment, spec_hash, advice=causes.IN_PLACE if left is None else in_place.ADVICE)
     judged = _judge(so_far, attempt, now=timestamp(snapshot.now), has_good=last_good is not None)
@@ -113,13 +117,16 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
         newer=found.newer,
         differing=found.differing,
         adopts=found.adopts,
+        judged=revision_analysis.judged(service, judged, last_good),
     )
 
 
 def _steps(service: InferenceService) -> str:
     """How the user wants pods to follow one another: another way is another attempt at a template that failed."""
     asked = service.spec.rollout
-    return f"{asked.max_surge}/{asked.max_unavailable}"
+    steps = f"{asked.max_surge}/{asked.max_unavailable}"
+    canary = asked.canary
+    return steps if canary is None else f"{steps}/{canary.weight}/{canary.duration}"
 
 
 def _outage(snapshot: Snapshot, deployment: Object | None, target: str) -> Cause | None:
@@ -160,19 +167,22 @@ class _Attempt:
         """Seconds until it is given up if nothing changes; None where time does not decide, or not yet.
 
         The Deployment's controller says when nothing has progressed for long. It says so on after a shortage, too, and
-        of pods that waited for a node for most of that time.
+        of pods that waited for a node for most of that time. While a template is judged, it says so later by the time
+        for which pods are judged, so the time since it was asked for decides.
         """
         if self.deployment is None or self.proven or self.waits:
             return None
         if self.cause is not None and self.cause.is_permanent:
             return 0.0
         progressing = condition(self.deployment, "Progressing")
+        judges = float(self.deployment["spec"].get("minReadySeconds") or 0)
         # The Deployment keeps the condition of an earlier template when it finds the ReplicaSet of this one again.
         ours = str(progressing.get("lastUpdateTime", "")) >= so_far.since
-        if not ours or progressing.get("reason") != "ProgressDeadlineExceeded":
+        if not judges and (not ours or progressing.get("reason") != "ProgressDeadlineExceeded"):
             return None
-        deadline = float(self.deployment["spec"]["progressDeadlineSeconds"])
-        begun = max((found for found in (self.started, so_far.resumed) if found is not None), default=None)
+        deadline = float(self.deployment["spec"]["progressDeadlineSeconds"]) - judges
+        asked = moment(so_far.since) if judges else None
+        begun = max((found for found in (self.started, so_far.resumed, asked) if found is not None), default=None)
         passed = deadline if begun is None else (self.now - begun).total_seconds()
         # No more than all of it where the clock was set back.
         return min(deadline, max(0.0, deadline - passed))

@@ -20,12 +20,19 @@ from typing import Final
 
 from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object, controlled_by, timestamp, uid
-from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, Condition, ConditionType, InferenceService
-from flyball_operator.reconcile.plan import history, model_cache, revision, routing, service
+from flyball_operator.api.v1alpha1 import (
+    RECONCILER_CONDITIONS,
+    CanaryStatus,
+    Condition,
+    ConditionType,
+    InferenceService,
+)
+from flyball_operator.reconcile.plan import history, model_cache, progress, revision, routing, service
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.adoption import NEVER, OutdatedReason, Standing
 from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.causes import ready_templates
+from flyball_operator.reconcile.plan.deployment import judged_pods
 from flyball_operator.reconcile.plan.history import AdoptedWhy
 from flyball_operator.reconcile.plan.intents import Event
 from flyball_operator.reconcile.plan.model_cache import ModelState
@@ -61,6 +68,8 @@ class ReconcileReason(StrEnum):
 
     ROLLING_OUT = "RollingOut"
     """Pods are being brought to the template asked for."""
+    CANARY_ANALYSIS = "CanaryAnalysis"
+    """A share of the pods has the template asked for, and is judged by the objectives before the others follow."""
     REPLACING_IN_PLACE = "ReplacingInPlace"
     """The same, where no device was free: earlier pods end before new ones start."""
     ROLLOUT_COMPLETE = "RolloutComplete"
@@ -223,8 +232,12 @@ def _going_on(rollout: RolloutDecision, detail: str) -> ConditionClaim:
     if rollout.stage is Stage.WAITING and rollout.cause is not None:
         waits = "the rollout waits for it, and then goes on by itself"
         return ConditionClaim(True, rollout.cause.reason, f"{rollout.cause.message.rstrip('.')}; {waits}")
+    if rollout.judged is not None:
+        message = "; ".join(part for part in (rollout.judged.message, detail) if part)
+        return ConditionClaim(True, ReconcileReason.CANARY_ANALYSIS, message)
     adopting = _ADOPTING.get(rollout.history.adopted_why) if rollout.standing in _TAKING else None
-    message = ". ".join(part for part in (adopting, detail) if part)
+    promoted = rollout.history.promoted and f"{rollout.history.promoted}; the other pods follow"
+    message = ". ".join(part for part in (promoted, adopting, detail) if part)
     return ConditionClaim(
         True, ReconcileReason.ROLLING_OUT, message or "pods are being brought to the template asked for"
     )
@@ -298,7 +311,20 @@ def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | N
         "url": service.url(meta, template),
         "revisionOutdated": rollout.outdated if rollout is not None else snapshot.desire.status.revision_outdated,
         **part(snapshot, claims(snapshot, verdict, rollout)),
+        **_canary(snapshot, rollout),
     }
+
+
+def _canary(snapshot: Snapshot, rollout: RolloutDecision | None) -> Object:
+    """What the tuner is to judge; nothing before the Deployment has it."""
+    wanted, live = snapshot.desire.service, snapshot.own(Kind.DEPLOYMENT)
+    judged = rollout.judged if rollout is not None else None
+    if wanted is None or live is None or judged is None or not progress.has_template(live, judged.revision):
+        return {}
+    canary = CanaryStatus(
+        revision=judged.revision, baseline=judged.baseline, start_time=judged.since, pods=judged_pods(live)
+    )
+    return {"canary": canary.model_dump(mode="json", by_alias=True)}
 
 
 def part(snapshot: Snapshot, said: Mapping[ConditionType, ConditionClaim]) -> Object:
@@ -347,6 +373,8 @@ def difference(snapshot: Snapshot, wanted: Object) -> Difference:
         # Autoscalers read them, and beside a condition that changed an older count reads as a contradiction.
         or (found.replicas, found.ready_replicas) != (wanted["replicas"], wanted["readyReplicas"])
         or _types(snapshot) != {item["type"] for item in wanted["conditions"]}
+        or (None if found.canary is None else found.canary.model_dump(mode="json", by_alias=True))
+        != wanted.get("canary")
         or any(True for _ in transitions(snapshot, wanted))
         or any(True for _ in _other_causes(snapshot, wanted))
     )

@@ -46,7 +46,7 @@ def is_steady(snapshot: Snapshot, plan: Plan, left: Desire) -> bool:
 def considered(desire: Desire) -> str:
     """A digest of what plans are made from: the spec's number, metadata, and the status but for the tuner's part.
 
-    Of that, the number of replicas counts.
+    Of that, the number of replicas and what it says of a canary count.
     """
     meta, status = desire.meta, desire.status
     scaling = status.present_scaling
@@ -58,6 +58,7 @@ def considered(desire: Desire) -> str:
             {field: value for field, value in part.items() if field not in TUNER_FIELDS},
             conditions,
             None if scaling is None else scaling.replicas,
+            None if status.analysis is None else status.analysis.model_dump(mode="json"),
         ]
     )
 

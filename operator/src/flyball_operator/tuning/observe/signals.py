@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import cache, cached_property
 from itertools import chain
 from operator import add, attrgetter, sub
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from flyball_engine.contract import Generation, StepKind, StepSums
 
@@ -166,6 +166,10 @@ class ObjectiveCounts:
     def total(self) -> float:
         """All that were counted."""
         return self.met + self.violated
+
+
+#: What came of requests by pod and objective id, in a window. A pod without requests has an empty mapping.
+PodOutcomes: TypeAlias = Mapping[str, Mapping[str, ObjectiveCounts]]
 
 
 @dataclass(frozen=True, kw_only=True)

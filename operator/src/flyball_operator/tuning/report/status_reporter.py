@@ -24,6 +24,7 @@ from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.reasons import ConditionState, Reason
 from flyball_operator.tuning.report import conditions
+from flyball_operator.tuning.report.analysis_report import AnalysisReport
 from flyball_operator.tuning.report.capacity_report import CapacityReport
 from flyball_operator.tuning.report.conditions import SetpointProgress
 from flyball_operator.tuning.report.decision_history import DecisionHistory
@@ -52,6 +53,7 @@ class StatusReporter:
         canary: CanaryRollout,
         slow_pods: SlowPodReport,
         events: EventRecorder,
+        analysis: AnalysisReport,
     ) -> None:
         self._context = context
         self._signals = signals
@@ -59,6 +61,7 @@ class StatusReporter:
         self._canary = canary
         self._slow_pods = slow_pods
         self._events = events
+        self._analysis = analysis
         service = context.service
         self._capacity = CapacityReport(service, context.dependencies.clock)
         self._scaling = ScalingReport(service.status)
@@ -180,6 +183,7 @@ class StatusReporter:
             desired_replicas=self._capacity.replicas(context.state, states[ConditionType.CAPACITY_SUFFICIENT]),
             conditions=found,
             scaling=self._scaling.status(context.state, context.spec),
+            analysis=self._analysis.status(context.service),
         )
 
     def _tuning(self) -> TuningStatus:

@@ -35,7 +35,7 @@ from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.metrics import TunerMetrics
-from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, PodOutcomes, Signals, Unobserved
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
 
@@ -209,6 +209,10 @@ class Metered:
         self.row["operator while it reads"] = time.process_time() - self.before["operator"]
         self.row["prometheus while it reads"] = _processor(self.prometheus) - self.before["prometheus"]
         return found
+
+    async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
+        """Read."""
+        return await self.reader.pod_outcomes(windows)
 
 
 class Counting(PrometheusClient):
