@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from support.cluster import KubectlError, get, items, patch, server_side_apply
+from flyball_operator.api.objects import timestamp
+from support.cluster import KubectlError, condition, get, items, patch, server_side_apply
 
 #: The state of a container whose image reference the kubelet cannot read.
 UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
@@ -19,7 +21,7 @@ def play_kubelet(namespace: str, *, image: str) -> int:
     mine = _engine_pods(namespace, image)
     for number, pod in enumerate(mine):
         try:
-            make_ready(namespace, pod["metadata"]["name"], f"10.255.0.{number + 1}")
+            make_ready(namespace, pod["metadata"]["name"], f"10.255.0.{number + 1}", since=_ready_since(pod))
         except KubectlError as error:
             _pass_over_gone(error)
     play_endpoints(namespace, mine)
@@ -50,9 +52,10 @@ def play_trouble(
     play_endpoints(namespace, _engine_pods(namespace, serving) if serving else [])
 
 
-def make_ready(namespace: str, pod: str, address: str) -> None:
-    """Say of a pod what a kubelet says of one that is Ready at this address."""
+def make_ready(namespace: str, pod: str, address: str, *, since: str = "") -> None:
+    """Say of a pod what a kubelet says of one that is Ready at this address, since now where no time is given."""
     ready = _conditions(("Ready", "ContainersReady", "PodScheduled"), "True")
+    ready[0]["lastTransitionTime"] = since or timestamp(datetime.now(UTC))
     played = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": ready}
     _play_status(namespace, pod, played)
 
@@ -75,6 +78,12 @@ def _engine_pods(namespace: str, image: str) -> list[Object]:
         if image in [container["image"] for container in pod["spec"]["containers"]]
         and not pod["metadata"].get("deletionTimestamp")
     ]
+
+
+def _ready_since(pod: Object) -> str:
+    """When a pod became Ready; empty where it is not."""
+    found = condition(pod, "Ready")
+    return str(found.get("lastTransitionTime") or "") if found.get("status") == "True" else ""
 
 
 def _conditions(kinds: Sequence[str], status: str) -> list[Object]:
