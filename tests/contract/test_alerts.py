@@ -120,6 +120,10 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
         READY: GONE,
         condition("Ready", "False", "Unschedulable"): (1, 0),
     }, 40, {"FlyballRolloutWaits"}),
+    ("a new revision is judged for hours", {
+        READY: GONE,
+        condition("Ready", "False", "CanaryAnalysis"): (1, 0),
+    }, 100, set()),
     ("Prometheus loses the pods", {
         condition("MetricsAvailable", "True", "Scraped"): GONE,
         condition("MetricsAvailable", "False", "NotScraped"): (1, 0),

@@ -255,3 +255,13 @@ def test_the_last_device_of_a_quota_is_given_up_too(exceeded: str, *, due: bool)
     assert ("an earlier pod ends first" in at_first.cause.message) is due
     later = seen.now + timedelta(seconds=PATIENCE_SECONDS)
     assert bool(decide(wanted, replace(seen, pods=placed, now=later)).history.in_place) is due
+
+
+def test_a_canary_has_nothing_to_be_compared_with_where_the_earlier_pod_gave_it_the_device() -> None:
+    world = serving(spec__rollout={"canary": {"duration": "10m"}})
+    edit(world)
+    assert world.api.one(DEPLOYMENTS, "chat")["spec"]["minReadySeconds"] > 600
+    expect_waiting(world, "an earlier pod ends first")
+    world.wait(60)
+    assert world.condition("Ready") == ("True", "Serving")
+    assert "minReadySeconds" not in world.api.one(DEPLOYMENTS, "chat")["spec"]
