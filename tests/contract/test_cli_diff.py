@@ -217,3 +217,16 @@ def test_an_edit_of_a_service_whose_pods_others_make_replaces_none(typed: Any, a
     found = typed(bounded, "-o", "json", code=1)
     assert not found["pods"]["replaced"]
     assert found["limits"] == ["maxNumActiveSeqs: the least to 64 instead of the least to 1048576"]
+
+
+@pytest.mark.parametrize(("replicas", "judged", "first"), [(2, 1, "first 1 pod"), (20, 2, "first 2 pods")])
+def test_a_canary_says_how_many_pods_are_replaced_first(typed: Any, replicas: int, judged: int, first: str) -> None:
+    changes = {"spec.engine.image": "vllm/next:1", "spec.rollout": {"canary": {}}, "spec.replicas": replicas}
+    manifest = edited(MANIFEST, changes)
+    assert f"pods: {first}, judged by the objectives as spec.rollout.canary says\n" in typed(manifest, code=1).out
+    assert typed(manifest, "-o", "json", code=1)["pods"]["judged"] == judged
+
+
+def test_a_canary_judges_nothing_where_no_pod_is_replaced(typed: Any) -> None:
+    manifest = edited(MANIFEST, {"spec.rollout": {"canary": {}}})
+    assert "judged" not in typed(manifest, code=1).out

@@ -401,6 +401,16 @@ def test_an_adoption_under_way_and_one_that_waits() -> None:
     assert found["next"] == "There is nothing to do."
 
 
+def test_a_new_revision_that_is_judged() -> None:
+    judged = ("True", ReconcileReason.CANARY_ANALYSIS, "1 pod has the new revision, judged for 9m more")
+    found = said({"Progressing": judged, "Ready": ("False", *judged[1:])})
+    assert found["pods"] == (
+        "A new revision is judged on a share of the pods since 2026-11-20T10:00:00Z: 1 pod has the new revision, judged"
+        " for 9m more."
+    )
+    assert found["next"] == "Next: Wait: it goes on by itself."
+
+
 @pytest.mark.parametrize(
     ("mode", "because"),
     [("Disabled", "the upper bounds, because mode is Disabled"), ("Recommend", "and stay, because mode is Recommend")],
