@@ -218,7 +218,9 @@ class MemoryCluster:
         elif trouble is not None and (lacking or not self._serves(template)):
             serving = 0 if _in_place(deployment) else before.get("readyReplicas", 0)
             status = observed | _counts(total=serving + 1, updated=1, ready=serving)
-            status |= self._progressing("ProgressDeadlineExceeded", before)
+            # It gives pods longer by as long as they must be Ready.
+            longer = deployment["spec"].get("minReadySeconds")
+            status |= self._progressing("ReplicaSetUpdated" if longer else "ProgressDeadlineExceeded", before)
             pods = [READY] * self.ready_beside + [trouble]
         else:
             status = observed | _counts(total=wanted, updated=wanted, ready=wanted)

@@ -253,6 +253,49 @@ def test_with_no_pod_to_compare_with_all_are_replaced_at_once() -> None:
     assert canary(world) is None
 
 
+def fail_readiness(world: MemoryCluster) -> None:
+    """Every pod there is says that it is not Ready."""
+    for pod in world.api.find(PODS):
+        world.api.put(PODS, {**pod, "status": {"conditions": [{"type": "Ready", "status": "False"}]}})
+
+
+def test_an_earlier_pod_that_is_not_ready_for_a_moment_is_still_compared_with() -> None:
+    world = serving(replicas=1)
+    edit(world)
+    fail_readiness(world)
+    world.act()
+    assert deployed(world)["minReadySeconds"] == DURATION + VERDICT_MARGIN
+    assert canary(world) is not None
+
+
+def test_a_revision_that_follows_one_that_serves_nothing_is_not_held_up() -> None:
+    world = serving()
+    fail_readiness(world)
+    world.api.edit(INFERENCE_SERVICES, "chat", lambda found: found["spec"]["engine"].update(image=NEXT))
+    world.settle()
+    expect_complete(world)
+
+
+def test_while_the_model_is_downloaded_nothing_is_judged_and_then_it_is() -> None:
+    world = serving(spec__model={"uri": "hf://org/one", "cache": {"claimName": "models"}})
+    world.download = ({"phase": "Pending"}, {"active": 1})
+    world.change(lambda found: found["spec"]["model"].update(uri="hf://org/two"))
+    assert world.condition("ModelReady")[0] == "False"
+    assert "minReadySeconds" not in deployed(world)
+    assert canary(world) is None
+    world.download = None
+    world.settle()
+    expect_judged(world, image=GOOD)
+
+
+def test_what_another_operator_erased_of_it_is_written_again() -> None:
+    world = serving()
+    edit(world)
+    before = canary(world)
+    world.change(lambda found: found["status"].pop("canary"))
+    assert canary(world) == before
+
+
 def test_a_revision_whose_pods_never_come_up_is_given_up_as_early_as_without_a_judge() -> None:
     world = serving()
     world.held = PULL_FAILED

@@ -59,7 +59,7 @@ def noted(
 
 def judged(service: InferenceService, so_far: History, last_good: Revision | None) -> JudgedRevision | None:
     """What is judged now, by a history that has what was `noted`; None where nothing is."""
-    if last_good is None or not _is_asked_for(service, so_far) or so_far.good == so_far.asked:
+    if last_good is None or not _is_asked_for(service, so_far):
         return None
     said = _said(service, so_far)
     message = said.message if said is not None and said.message else _NOT_YET
