@@ -17,7 +17,18 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, items, patch
 from support.kubelet import play_kubelet
-from support.operators import IMAGE, RESOURCE, condition, expect_condition, idle_service, made, one, operator, serve
+from support.operators import (
+    IMAGE,
+    RESOURCE,
+    OperatorProcess,
+    condition,
+    expect_condition,
+    idle_service,
+    made,
+    one,
+    operator,
+    serve,
+)
 from support.played_metrics import PlayedMetrics, played, scraping
 
 NEXT = "vllm/next:1"
@@ -36,6 +47,7 @@ class Judged:
 
     place: str
     metrics: PlayedMetrics
+    operator: OperatorProcess
 
     def images(self) -> dict[str, list[str]]:
         """Names of its pods that stay, by image."""
@@ -66,13 +78,13 @@ class Judged:
 def judged(place: str, tmp_path: Path) -> Iterator[Judged]:
     """The service, as soon as the new revision's pods are there."""
     port = free_port()
-    with scraping(tmp_path, port) as prometheus, operator(place, tmp_path, prometheus_url=prometheus.url):
+    with scraping(tmp_path, port) as prometheus, operator(place, tmp_path, prometheus_url=prometheus.url) as process:
         apply(idle_service(spec__replicas=REPLICAS, spec__objectives=OBJECTIVES, spec__rollout=CANARY), namespace=place)
         made(place)
         serve(place, replicas=REPLICAS)
         metrics = PlayedMetrics(place, one(RESOURCE, place)["metadata"]["uid"], TTFT.id)
         with played(metrics, port):
-            service = Judged(place, metrics)
+            service = Judged(place, metrics, process)
             patch(RESOURCE, "chat", {"spec": {"engine": {"image": NEXT}}}, namespace=place)
             expect_condition(place, "Progressing", "True", "CanaryAnalysis")
             eventually(
@@ -124,6 +136,19 @@ def test_a_revision_that_keeps_its_objectives_is_promoted_after_its_time(judged:
     assert "minReadySeconds" not in judged.deployment()["spec"]
     told = [one["message"] for one in items("events", namespace=judged.place) if one["reason"] == "RollingOut"]
     assert any("misses no objective that the earlier one keeps: ttft (95 % wanted): 100.00 %" in text for text in told)
+
+
+@pytest.mark.long
+def test_without_an_operator_kubernetes_goes_on_by_itself_with_no_pod_less(judged: Judged) -> None:
+    eventually(lambda: ready(judged, new=WELL) == REPLICAS + 2, expecting="all pods Ready", every=1)
+    judged.operator.stop()
+
+    def replaced() -> bool:
+        judged.play(new=WELL)
+        assert judged.deployment()["status"].get("availableReplicas", 0) >= REPLICAS
+        return judged.counts() == {IMAGE: REPLICAS - 2, NEXT: 4}
+
+    eventually(replaced, expecting="two pods more of the next revision", within=600, every=1)
 
 
 def ready(service: Judged, *, new: tuple[int, int]) -> int:

@@ -48,13 +48,11 @@ def noted(
     if _is_alone(snapshot, deployment, so_far.asked, last_good.spec_hash):
         return so_far.promoting(_NOTHING_TO_COMPARE)
     said = _said(service, so_far)
-    match said.phase if said is not None else AnalysisPhase.RUNNING:
-        case AnalysisPhase.SUCCESSFUL if said is not None:
-            return so_far.promoting(said.message)
-        case AnalysisPhase.FAILED if said is not None:
-            return replace(so_far, failed=Cause(CauseReason.CANARY_MISSED_OBJECTIVES.value, said.message))
-        case _:
-            return so_far
+    if said is None or said.phase is AnalysisPhase.RUNNING:
+        return so_far
+    if said.phase is AnalysisPhase.SUCCESSFUL:
+        return so_far.promoting(said.message or said.phase.value)
+    return replace(so_far, failed=Cause(CauseReason.CANARY_MISSED_OBJECTIVES.value, said.message))
 
 
 def judged(service: InferenceService, so_far: History, last_good: Revision | None) -> JudgedRevision | None:
