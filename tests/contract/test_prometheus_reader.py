@@ -27,6 +27,7 @@ from flyball_operator.tuning.observe.signals import (
     Missing,
     Observation,
     OrderOutcome,
+    PodOutcomes,
     RequestLoad,
     Signals,
     StepWindow,
@@ -154,6 +155,21 @@ async def test_requests_are_counted_for_each_pod_and_a_pod_without_any_is_there_
         assert found.keys() == {"chat-0", "chat-1"}
         assert sum(one.total for one in found["chat-1"].values()) == 0
         assert found["chat-0"].keys() == {"TimePerOutputToken/0.06"}
+
+
+async def test_requests_of_a_pod_that_is_scraped_slowly_are_counted_over_its_window(tmp_path: Path) -> None:
+    world = TunerEnvironment()
+    slow = world.engine("chat-0")
+    async with serving(slow), scraping(tmp_path, target(slow), scrape="6s") as (_, reader):
+        slow.engine.set_objectives((objective(Metric.TIME_PER_OUTPUT_TOKEN, 0.06),))
+        slow.load([PlantPhase(3600, 4, 100, 16)], seed=1)
+        await read_until(reader, lambda found: (_seconds(found) or 0) > 2 * 6)
+        async with asyncio.timeout(PATIENCE):
+            found: PodOutcomes | Unobserved = {}
+            while isinstance(found, Unobserved) or not sum(one.total for one in found.get("chat-0", {}).values()):
+                await asyncio.sleep(0.1)
+                # It was Ready a second ago: between two scrapes there is no increase.
+                found = (await reader.pod_outcomes({CHAT: 1}))[CHAT]
 
 
 async def test_of_pods_that_nobody_answers_for_it_is_said_why(tmp_path: Path) -> None:

@@ -288,10 +288,15 @@ class PrometheusReader:
         return attained
 
     async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
-        """What came of the requests of each pod of these services, over so many seconds each."""
+        """What came of the requests of each pod of these services, over so many seconds each.
+
+        Over no less than the service's own window: a shorter one has no two scrapes, and so no increase.
+        """
         questions: list[_Question] = [
             (
-                queries.pod_outcomes(max(window, self._least_window), queries.targets(identity)),
+                queries.pod_outcomes(
+                    max(window, self._windows.get(identity, self._least_window)), queries.targets(identity)
+                ),
                 answers.pod_count_figures,
             )
             for identity, window in windows.items()
