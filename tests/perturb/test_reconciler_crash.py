@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from flyball_engine.adapters import ADAPTERS_KEY
 from flyball_operator.api import names
-from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, HTTP_ROUTES, INFERENCE_POOLS, SERVICES
+from flyball_operator.api.v1alpha1 import AnalysisPhase
+from flyball_operator.kube.resources import CONFIG_MAPS, DEPLOYMENTS, EVENTS, HTTP_ROUTES, INFERENCE_POOLS, SERVICES
 from support.memory_api import CrashingApi, Object
 from support.memory_cluster import MemoryCluster, service
 
@@ -156,6 +158,36 @@ def name_gateways_and_no_more(world: MemoryCluster) -> None:
     assert not world.api.find(INFERENCE_POOLS)
 
 
+def change_adapters(world: MemoryCluster) -> None:
+    world.apply(service(spec__adapters=[{"name": "sql", "uri": "file:///adapters/sql"}]))
+    world.change(edit("spec.adapters", [{"name": "law", "uri": "file:///adapters/law"}]))
+    assert "law" in world.api.one(CONFIG_MAPS, f"chat{names.ADAPTERS_SUFFIX}")["data"][ADAPTERS_KEY]
+    world.change(lambda found: found["spec"].pop("adapters"))
+
+
+def judged(world: MemoryCluster, phase: AnalysisPhase) -> None:
+    """A revision is judged, and the tuner says this of it."""
+
+    def say(found: Object) -> None:
+        canary = found["status"]["canary"]
+        about = {field: canary[field] for field in ("revision", "startTime")}
+        found["status"]["analysis"] = {**about, "phase": phase.value, "message": "said"}
+
+    world.apply(service(spec__replicas=10, spec__rollout={"canary": {"duration": "10m"}}))
+    world.change(edit("spec.engine.image", "engine:2"))
+    world.change(say)
+
+
+def promote(world: MemoryCluster) -> None:
+    judged(world, AnalysisPhase.SUCCESSFUL)
+    assert (world.condition("Ready"), world.image()) == (("True", "Serving"), "engine:2")
+
+
+def abort(world: MemoryCluster) -> None:
+    judged(world, AnalysisPhase.FAILED)
+    assert (world.condition("Progressing"), world.image()) == (("False", "RolledBack"), "engine:1")
+
+
 SCENARIOS = (
     create,
     change_everything,
@@ -174,6 +206,9 @@ SCENARIOS = (
     serve_under_a_policy,
     download_to_claims_that_are_made,
     name_gateways_and_no_more,
+    change_adapters,
+    promote,
+    abort,
 )
 
 
@@ -195,9 +230,12 @@ def counts(world: MemoryCluster) -> dict[tuple[str, str], int]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_any_write_changes_nothing_in_the_end(scenario: Scenario, after: bool) -> None:
+def test_a_crash_at_any_write_changes_nothing_in_the_end(
+    scenario: Scenario, after: bool, note_figure: Callable[[str], None]
+) -> None:
     undisturbed = MemoryCluster()
     scenario(undisturbed)
+    note_figure(f"{undisturbed.api.writes} crashes")
     for at in range(1, undisturbed.api.writes + 1):
         world = MemoryCluster(CrashingApi(at, after=after))
         scenario(world)
