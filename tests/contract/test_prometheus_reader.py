@@ -19,7 +19,7 @@ from flyball_lab.harness.prometheus import Prometheus, ScrapeJob, ScrapeTarget, 
 from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
-from flyball_operator.prometheus.reader import ATTAINMENT_WINDOW, LEAST_WINDOW, PrometheusReader
+from flyball_operator.prometheus.reader import ATTAINMENT_WINDOW, LEAST_WINDOW, PrometheusReader, window_of
 from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
@@ -278,7 +278,7 @@ async def test_slow_scrapes_widen_the_window_of_their_service_alone(tmp_path: Pa
     fast, slow = world.engine("fast", "0a"), world.engine("slow", "0b")
     # Both are in the same part of all services.
     one, other = ("team", "0a"), ("team", "0b")
-    jobs = [ScrapeJob(pod.name, [target(pod).labels()], scrape=each) for pod, each in ((fast, "500ms"), (slow, "6s"))]
+    jobs = [ScrapeJob(pod.name, [target(pod).labels()], scrape=each) for pod, each in ((fast, "500ms"), (slow, "8s"))]
     async with serving(fast, slow):
         with prometheus(tmp_path, jobs=jobs) as running:
             client = PrometheusClient(running.url, timeout=2.0)
@@ -289,6 +289,15 @@ async def test_slow_scrapes_widen_the_window_of_their_service_alone(tmp_path: Pa
                 await read_until(reader, lambda found: complete(found) and _seconds(found) == LEAST_WINDOW, every)
                 both = await reader.read(every)
                 assert {identity: _seconds(found) for identity, found in both.items()} == {one: LEAST_WINDOW, other: 45}
+
+
+@pytest.mark.parametrize(
+    ("interval", "window"),
+    # As jobs have it, with a scrape in six missed, and slower still.
+    [(5, 15), (6, 15), (10, 45), (15, 45), (18, 45), (30, 90), (36, 90), (60, 300), (600, 300)],
+)
+def test_a_window_spans_three_scrapes_of_which_one_in_six_may_be_missed(interval: float, window: int) -> None:
+    assert window_of(interval, LEAST_WINDOW) == window
 
 
 async def test_a_dead_pod_is_not_counted(tmp_path: Path) -> None:

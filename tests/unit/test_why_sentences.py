@@ -85,7 +85,7 @@ def said(
             "replicas": 2,
             "readyReplicas": 2,
             "conditions": found,
-            "tuning": TUNING | (tuning or {}),
+            "tuning": TUNING | {"mode": spec.get("spec__tuning", {}).get("mode", "Auto")} | (tuning or {}),
             **(status or {}),
         }
     }
@@ -124,11 +124,11 @@ def test_where_a_release_renews_its_lease_or_none_is_known_nothing_is_said_of_it
     assert said(lease=lease) == said()
 
 
-def test_limits_that_the_tuner_has_not_fitted_to_an_edit_are_not_told_by_it() -> None:
-    found = said(metadata__generation=2, status={"observedGeneration": 2}, spec__tuning={"mode": "Disabled"})
+def test_limits_that_the_tuner_has_not_fitted_to_another_mode_are_not_told_by_it() -> None:
+    found = said(tuning={"mode": "Auto"}, spec__tuning={"mode": "Disabled"})
     assert found[About.LIMITS] == (
-        "Its limits are 48 requests at once, 1024 tokens in a step: those of generation 1."
-        " The tuner has not acted on generation 2 yet."
+        "Its limits are 48 requests at once, 1024 tokens in a step."
+        " The tuner has not acted on mode Disabled yet: they are those of Auto."
     )
 
 

@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn
 
 import aiohttp
 import kopf
-from kopf._cogs.clients.watching import WatchingError  # kopf exports no name for it
 from kubernetes.aio import client
 
 from flyball_operator.api import names
@@ -164,8 +163,10 @@ def _cause(done: Collection[asyncio.Task[Any]]) -> Exception:
             status = getattr(error, "status", None)
             if isinstance(status, int):
                 return of_status(status, str(error.args[0] if error.args else error))
-            # An ERROR that is sent in a watch: whatever its code, the namespace is looked at and listed anew.
-            if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError, WatchingError)):
+            # An ERROR that is sent in a watch: whatever its code, the namespace is looked at and listed anew. kopf
+            # exports no name for it.
+            sent = type(error).__name__ == "WatchingError"
+            if sent or isinstance(error, (aiohttp.ClientError, TimeoutError, OSError)):
                 return UnavailableError(f"{type(error).__name__}: {error}")
             return error
     return EndedError(f"kopf {ended(done)}")

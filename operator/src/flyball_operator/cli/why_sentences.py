@@ -129,12 +129,10 @@ def _limits(found: Found) -> Iterator[str]:
     if found.spec is None or not found.status.conditions:
         return
     tuned, tuning = found.condition(ConditionType.TUNED), found.status.tuning
-    if tuned is not None and tuned.observed_generation < found.meta.generation:
-        # Why they are so would be told from a spec that they do not follow yet.
-        yield (
-            f"Its limits are {limits_in_words(_json(tuning.setpoint))}: those of generation"
-            f" {tuned.observed_generation}. The tuner has not acted on generation {found.meta.generation} yet."
-        )
+    if tuning.generation and tuning.mode is not found.spec.tuning.mode:
+        # Why they are so would be told from a mode that they do not follow yet.
+        limits, mode = limits_in_words(_json(tuning.setpoint)), found.spec.tuning.mode.value
+        yield f"Its limits are {limits}. The tuner has not acted on mode {mode} yet: they are those of {tuning.mode.value}."
         return
     yield f"Its limits are {limits_in_words(_json(tuning.setpoint))}{_because(found, found.spec)}."
     paused = names.ANNOTATION_TUNING in found.meta.annotations
