@@ -173,8 +173,8 @@ def judged(world: MemoryCluster, phase: AnalysisPhase) -> None:
         about = {field: canary[field] for field in ("revision", "startTime")}
         found["status"]["analysis"] = {**about, "phase": phase.value, "message": "said"}
 
-    asked = {"spec__replicas": 10, "spec__rollout": {"canary": {"duration": "10m"}}}
-    world.apply(service(spec__engine__image="engine:1", **asked))
+    canary = {"canary": {"duration": "10m"}}
+    world.apply(service(spec__replicas=10, spec__rollout=canary, spec__engine__image="engine:1"))
     world.change(edit("spec.engine.image", "engine:2"))
     world.change(say)
 

@@ -132,7 +132,8 @@ def _limits(found: Found) -> Iterator[str]:
     if tuning.generation and tuning.mode is not found.spec.tuning.mode:
         # Why they are so would be told from a mode that they do not follow yet.
         limits, mode = limits_in_words(_json(tuning.setpoint)), found.spec.tuning.mode.value
-        yield f"Its limits are {limits}. The tuner has not acted on mode {mode} yet: they are those of {tuning.mode.value}."
+        earlier = f"they are those of {tuning.mode.value}"
+        yield f"Its limits are {limits}. The tuner has not acted on mode {mode} yet: {earlier}."
         return
     yield f"Its limits are {limits_in_words(_json(tuning.setpoint))}{_because(found, found.spec)}."
     paused = names.ANNOTATION_TUNING in found.meta.annotations
