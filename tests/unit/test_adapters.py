@@ -20,13 +20,34 @@ from flyball_lab.harness.service_tuners import Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.kube.resources import CONFIG_MAPS, PODS
+from flyball_operator.kube.errors import ForbiddenError
+from flyball_operator.kube.resources import CONFIG_MAPS, DEPLOYMENTS, PODS, Resource
 from flyball_operator.tuning.adapters import adapters_verdict
+from support.memory_api import MemoryApi, Object
 from support.memory_cluster import MemoryCluster, service
 
 SQL, LAW = {"name": "sql", "uri": "hf://org/sql", "revision": "v1"}, {"name": "law", "uri": "file:///adapters/law"}
 WANTED = Adapter(name="sql", uri="hf://org/sql", revision="v1"), Adapter(name="law", uri="file:///adapters/law")
 LOADED = AdapterState.LOADED
+
+
+class ForbiddingApi(MemoryApi):
+    """Refuses verbs on ConfigMaps, as where the account lacks the right."""
+
+    def __init__(self, *verbs: str) -> None:
+        super().__init__()
+        self.verbs = verbs
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        """A read."""
+        if "get" in self.verbs and resource is CONFIG_MAPS:
+            raise ForbiddenError("cannot get configmaps")
+        return await super().get(resource, namespace, name)
+
+    def _begin(self, verb: str, resource: Resource) -> None:
+        if verb in self.verbs and resource is CONFIG_MAPS:
+            raise ForbiddenError(f"cannot {verb} configmaps")
+        super()._begin(verb, resource)
 
 
 def adapted(*adapters: dict[str, str], **changes: Any) -> dict[str, Any]:
@@ -140,6 +161,47 @@ def test_what_others_write_into_the_list_is_written_anew_at_the_next_resync() ->
     world.wait(600)
     world.settle()
     assert listed(world) == WANTED[:1]
+
+
+@pytest.mark.parametrize("verb", ["get", "create"])
+def test_without_the_right_on_config_maps_all_else_goes_on_and_the_right_is_named(verb: str) -> None:
+    api = ForbiddingApi(verb)
+    world = MemoryCluster(api)
+    world.apply(adapted(SQL, spec__replicas=1))
+    assert world.condition("Accepted") == ("False", "RefusedByServer")
+    assert f"cannot {verb} configmaps" in world.message("Accepted")
+    assert "get, create and patch ConfigMaps in namespace ns" in world.message("Accepted")
+    assert world.condition("Available") == ("True", "EndpointsReady")
+    world.change(lambda found: found["spec"].update(replicas=3))
+    assert world.api.one(DEPLOYMENTS, "chat")["spec"]["replicas"] == 3
+    assert len(world.api.find(PODS)) == 3
+    api.verbs = ()
+    world.settle()
+    assert world.condition("Accepted") == ("True", "Accepted")
+    assert listed(world) == WANTED[:1]
+
+
+def test_a_change_of_the_list_that_is_refused_leaves_the_earlier_list_to_pods() -> None:
+    api = ForbiddingApi()
+    world = MemoryCluster(api)
+    world.apply(adapted(SQL))
+    api.verbs = ("apply",)
+    world.change(say(SQL, LAW))
+    assert world.condition("Accepted") == ("False", "RefusedByServer")
+    assert listed(world) == WANTED[:1]
+    world.change(lambda found: found["spec"].update(replicas=2))
+    assert len(world.api.find(PODS)) == 2
+
+
+def test_who_may_not_touch_config_maps_is_rolled_back_all_the_same() -> None:
+    api = ForbiddingApi()
+    world = MemoryCluster(api)
+    world.apply(adapted(SQL))
+    good = world.image()
+    api.verbs = ("get", "apply")
+    world.change(lambda found: found["spec"]["engine"].update(image="engine:bad"))
+    assert world.image() == good
+    assert world.condition("Progressing") == ("False", "RolledBack")
 
 
 # What status says

@@ -11,6 +11,8 @@ from enum import StrEnum
 class LogEvent(StrEnum):
     """What happened. Names are part of the interface: docs/reference/log-events.md lists them."""
 
+    ADAPTERS_REFUSED = "AdaptersRefused"
+    """The API server refused the ConfigMap of a service's LoRA adapters."""
     ADOPTION_REFUSED = "AdoptionRefused"
     """The API server refused this operator's pod template; the earlier one stays."""
     CERTIFICATE_NOT_VERIFIED = "CertificateNotVerified"

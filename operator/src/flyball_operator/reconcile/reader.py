@@ -96,14 +96,15 @@ class SnapshotReader:
             self._jobs(key, desire),
         )
         routes, unreadable = await self._routes(key, desire)
+        listed, hidden = await self._adapters(key, desire)
         own = Owner(key.namespace, key.name, desire.meta.uid)
         mine = members(own, pods, replica_sets, objects.get(Kind.DEPLOYMENT))
         snapshot = Snapshot(
             desire=desire,
             now=now,
             config=self._config,
-            objects=objects | routes,
-            unreadable=unreadable,
+            objects=objects | routes | listed,
+            unreadable=unreadable | hidden,
             revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
             pods=mine,
             jobs=jobs,
@@ -122,16 +123,26 @@ class SnapshotReader:
         return Observed(raw, snapshot)
 
     async def _objects(self, key: Key, desire: Desire) -> dict[Kind, Object]:
-        """The object of the service's name of each kind; where it asks for them, the model's claim and the adapters."""
+        """The object of the service's name of each kind; where it asks for one, the model's claim."""
         names_by_kind = dict.fromkeys(self._config.named_kinds, key.name)
         service = desire.service
         if service is not None and service.spec.model.claim_to_make is not None:
             names_by_kind[Kind.VOLUME_CLAIM] = str(pod.claim(service))
-        if service is not None and service.spec.adapters is not None:
-            names_by_kind[Kind.CONFIG_MAP] = adapters.config_map_name(key.name)
         gets = (self._get(OWNED[kind], Key(key.namespace, called)) for kind, called in names_by_kind.items())
         read = zip(names_by_kind, await asyncio.gather(*gets), strict=True)
         return {kind: _typed(found, kind) for kind, found in read if found is not None}
+
+    async def _adapters(self, key: Key, desire: Desire) -> tuple[dict[Kind, Object], dict[Kind, str]]:
+        """The ConfigMap of a service with adapters, or why it may not be read: not everybody grants that right."""
+        if desire.service is None or desire.service.spec.adapters is None:
+            return {}, {}
+        try:
+            found = await self._get(OWNED[Kind.CONFIG_MAP], Key(key.namespace, adapters.config_map_name(key.name)))
+        except UnauthorizedError:
+            raise
+        except ForbiddenError as error:
+            return {}, {Kind.CONFIG_MAP: str(error)}
+        return ({} if found is None else {Kind.CONFIG_MAP: _typed(found, Kind.CONFIG_MAP)}), {}
 
     async def _routes(self, key: Key, desire: Desire) -> tuple[dict[Kind, Object], dict[Kind, str]]:
         """The route and pool of a service that names a gateway, or did; and kinds that cannot be read."""

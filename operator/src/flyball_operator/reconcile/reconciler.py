@@ -67,7 +67,7 @@ class _AdoptionRefusedError(Exception):
 
 
 class _RefusedAsideError(Exception):
-    """The API server refused what no pod waits for that serves: something of the model or of the route; its words."""
+    """The API server refused what no pod waits for that serves: of the model, the adapters or the route; its words."""
 
     def __init__(self, kind: Kind, words: str) -> None:
         super().__init__(words)
@@ -212,6 +212,7 @@ class Reconciler:
                 adoption_refused=adoption_refused,
                 job_refused=refused_aside.get(Kind.JOB, ""),
                 claim_refused=refused_aside.get(Kind.VOLUME_CLAIM, ""),
+                adapters_refused=refused_aside.get(Kind.CONFIG_MAP, ""),
                 route_refused=next((refused_aside[kind] for kind in ROUTE_KINDS if kind in refused_aside), ""),
             )
             seen = replace(seen, snapshot=remembered)
@@ -297,7 +298,7 @@ class Reconciler:
                 if isinstance(error, UnavailableError) and intent.kind not in ROUTE_KINDS:
                     raise
                 words = f"{describe(intent)}: {error}"
-                aside = (Kind.VOLUME_CLAIM, *ROUTE_KINDS)
+                aside = (Kind.VOLUME_CLAIM, Kind.CONFIG_MAP, *ROUTE_KINDS)
                 if intent.kind in aside or (intent.kind is Kind.JOB and isinstance(intent, Create)):
                     # Whatever serves does so without it.
                     raise _RefusedAsideError(intent.kind, words) from error
@@ -338,6 +339,14 @@ def _log_refused_aside(key: Key, error: _RefusedAsideError) -> None:
             key,
             error,
             extra=logged(LogEvent.ROUTE_REFUSED, key.namespace, key.name),
+        )
+        return
+    if error.kind is Kind.CONFIG_MAP:
+        log.warning(
+            "%s: the ConfigMap of its adapters is refused: %s",
+            key,
+            error,
+            extra=logged(LogEvent.ADAPTERS_REFUSED, key.namespace, key.name),
         )
         return
     log.warning(

@@ -81,6 +81,10 @@ def plan(snapshot: Snapshot) -> Plan:
         # The resync would miss a window that is shorter than it. It looks before, too: no key waits for days.
         looks += [opens] if opens <= _RESYNCS * snapshot.config.resync_seconds else []
     looks += settling.looks(snapshot, futile)
+    if words := adapters.refusal(snapshot):
+        # All else goes on as if the service were accepted: what serves may need it.
+        verdict = Acceptance(False, AcceptedReason.REFUSED, words)
+        looks.append(adapters.REFUSED_SECONDS)
     if words := settling.words(snapshot, futile, undone, routes=True):
         snapshot = replace(snapshot, route_changed=words)
     if not rest and (words := settling.words(snapshot, futile, undone, routes=False)):
@@ -110,7 +114,7 @@ def _intents(
     if (peers := snapshot.config.ingress_peers) is not None:
         # Before the Deployment, so that no pod starts unfenced.
         yield from _ensure(Kind.NETWORK_POLICY, network_policy.render(meta, peers), live)
-    if (listed := adapters.render(wanted)) is not None:
+    if (listed := adapters.render(wanted)) is not None and not adapters.refusal(snapshot):
         # Likewise, so that no pod starts without its adapters.
         yield from _ensure(Kind.CONFIG_MAP, listed, live)
     runs = model_cache.kept(snapshot, rollout) if model_cache.held(model, snapshot, rollout) else rollout

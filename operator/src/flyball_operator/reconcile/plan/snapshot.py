@@ -93,10 +93,11 @@ class Snapshot:
     `status_written`: when this process last wrote the status. `refused`: the API server's words when it refused the
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
     the API server would make of an apply. `turn`: whether the service may adopt this operator's template by itself.
-    `adoption_refused`: the API server's words when it refused that just now. `job_refused` and `claim_refused`: when it
-    refused a Job or the claim. `route_refused`: when it refused the route or the pool, or
+    `adoption_refused`: the API server's words when it refused that just now. `job_refused`, `claim_refused` and
+    `adapters_refused`: when it refused a Job, the claim or the ConfigMap. `route_refused`: when it refused the route or the pool, or
     could not say. `route_changed`: that others change them after each apply. `unreadable`: kinds of
-    `ROUTE_KINDS` that could not be read, with its words; none where it has no such kind.
+    `ROUTE_KINDS` that could not be read, with its words; none where it has no such kind. The ConfigMap is in it where
+    it may not be read.
     `workload`: pods that others make, None where Flyball makes them; then there are no objects of the service's name.
     """
 
@@ -120,6 +121,7 @@ class Snapshot:
     adoption_refused: str = ""
     job_refused: str = ""
     claim_refused: str = ""
+    adapters_refused: str = ""
     route_refused: str = ""
     route_changed: str = ""
     unreadable: Mapping[Kind, str] = field(default_factory=dict)
