@@ -133,10 +133,26 @@ async def test_a_list_that_cannot_be_read_changes_nothing(world: World, content:
     assert await world.look() == {"sql": LOADED}
 
 
-async def test_without_a_list_nothing_is_waited_for(world: World) -> None:
-    assert not world.loader.settled, "it has not looked yet"
+async def test_a_pod_that_never_read_a_list_is_not_settled(world: World) -> None:
+    """Its ConfigMap was deleted: it would answer 404 for every adapter."""
     assert await world.look() == {}
-    assert world.loader.settled
+    assert not world.loader.settled
+    assert not world.loader.listed
+    world.list.say()
+    assert await world.look() == {}
+    assert world.loader.settled, "an empty list is one"
+    assert world.loader.listed
+
+
+async def test_a_list_that_is_deleted_leaves_the_adapters_and_is_told(world: World) -> None:
+    world.list.say(sql="file:///sql")
+    await world.look()
+    world.list.path.unlink()
+    assert await world.look() == {"sql": LOADED}
+    assert (world.loader.settled, world.loader.listed) == (True, False)
+    world.list.say(sql="file:///sql")
+    await world.look()
+    assert world.loader.listed
 
 
 def test_an_engine_waits_for_its_adapters_and_not_for_ever() -> None:

@@ -21,10 +21,11 @@ from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.errors import ForbiddenError
-from flyball_operator.kube.resources import CONFIG_MAPS, DEPLOYMENTS, PODS, Resource
-from flyball_operator.tuning.adapters import adapters_verdict
+from flyball_operator.kube.resources import CONFIG_MAPS, DEPLOYMENTS, INFERENCE_SERVICES, PODS, Resource
+from flyball_operator.tuning.adapters import Told, adapters_verdict
 from support.memory_api import MemoryApi, Object
 from support.memory_cluster import MemoryCluster, service
+from support.watched_cluster import WatchedCluster
 
 SQL, LAW = {"name": "sql", "uri": "hf://org/sql", "revision": "v1"}, {"name": "law", "uri": "file:///adapters/law"}
 WANTED = Adapter(name="sql", uri="hf://org/sql", revision="v1"), Adapter(name="law", uri="file:///adapters/law")
@@ -204,44 +205,64 @@ def test_who_may_not_touch_config_maps_is_rolled_back_all_the_same() -> None:
     assert world.condition("Progressing") == ("False", "RolledBack")
 
 
+def test_a_list_that_somebody_deletes_is_made_again_once_a_pod_lacks_it_before_the_next_resync() -> None:
+    world = WatchedCluster(spec__adapters=[SQL])
+    world.api.objects.pop((CONFIG_MAPS.plural, "ns", "chat-0-adapters"))
+    world.now_passes(60)
+    world.run()
+    assert not world.api.find(CONFIG_MAPS), "nobody tells"
+    lacks = {"type": "AdaptersLoaded", "status": "False", "reason": "ListMissing", "message": "pod-1: it is not there"}
+    world.api.edit(INFERENCE_SERVICES, "chat-0", lambda found: found["status"]["conditions"].append(lacks))
+    world.run()
+    assert [found["metadata"]["name"] for found in world.api.find(CONFIG_MAPS)] == ["chat-0-adapters"]
+
+
 # What status says
 
 
 @pytest.mark.parametrize(
-    ("told", "status", "reason", "says"),
+    ("pods", "status", "reason", "says"),
     [
-        ({"a": (report(WANTED[0]), report(WANTED[1]))}, "True", "Loaded", "2 adapters in every Ready pod"),
-        ({"a": ()}, "Unknown", "Loading", "yet to be loaded or unloaded: a: sql, law"),
+        ({"a": Told((report(WANTED[0]), report(WANTED[1])))}, "True", "Loaded", "2 adapters in every Ready pod"),
+        ({"a": Told(())}, "Unknown", "Loading", "yet to be loaded or unloaded: a: sql, law"),
         ({}, "Unknown", "Loading", "some pods were not read yet"),
-        ({"a": None}, "False", "StartedWithoutAdapters", "a: its engine was started without adapters"),
+        ({"a": Told(None)}, "False", "StartedWithoutAdapters", "a: its engine was started without adapters"),
+        ({"a": Told((), listed=False)}, "False", "ListMissing", "a: the list of adapters is not there"),
         (
-            {"a": (report(WANTED[0], AdapterState.FAILED, "no\nsuch repository."), report(WANTED[1]))},
+            {"a": Told((report(WANTED[0], AdapterState.FAILED, "no\nsuch repository."), report(WANTED[1])))},
             "False",
             "LoadFailed",
             "sql in a: no such repository. It is tried again",
         ),
         (
-            {"a": tuple(report(one, AdapterState.FAILED, "away") for one in WANTED)},
+            {"a": Told(tuple(report(one, AdapterState.FAILED, "away") for one in WANTED))},
             "False",
             "LoadFailed",
             "(1 more)",
         ),
     ],
 )
-def test_the_condition_says_what_pods_say(told: Any, status: str, reason: str, says: str) -> None:
-    verdict = adapters_verdict(WANTED, told, ready_pods=1)
+def test_the_condition_says_what_pods_say(pods: Any, status: str, reason: str, says: str) -> None:
+    verdict = adapters_verdict(WANTED, pods, ready_pods=1, rolled_out=False)
     assert (verdict.status, verdict.reason) == (status, reason)
     assert says in verdict.message
 
 
 def test_what_failed_under_another_address_is_no_failure_of_this_one() -> None:
     earlier = Adapter(name="sql", uri="hf://org/sql", revision="v0")
-    told = {"a": (report(earlier, AdapterState.FAILED, "no such revision"),)}
-    assert adapters_verdict(WANTED[:1], told, ready_pods=1).reason == "Loading"
+    pods = {"a": Told((report(earlier, AdapterState.FAILED, "no such revision"),))}
+    assert adapters_verdict(WANTED[:1], pods, ready_pods=1, rolled_out=True).reason == "Loading"
+
+
+def test_a_plugin_that_is_older_than_adapters_is_named_where_no_rollout_replaces_it() -> None:
+    verdict = adapters_verdict(WANTED, {"a": Told(None, plugin_version="0.1.0")}, ready_pods=1, rolled_out=True)
+    assert (verdict.status, verdict.reason) == ("False", "StartedWithoutAdapters")
+    assert "its plugin 0.1.0 cannot load adapters" in verdict.message
+    assert "set the annotation serving.flyball.dev/adopt to a new value" in verdict.message
 
 
 def test_pods_that_are_not_read_yet_are_not_taken_to_have_them() -> None:
-    verdict = adapters_verdict(WANTED[:1], {"a": (report(WANTED[0]),)}, ready_pods=2)
+    verdict = adapters_verdict(WANTED[:1], {"a": Told((report(WANTED[0]),))}, ready_pods=2, rolled_out=True)
     assert verdict.reason == "Loading"
 
 

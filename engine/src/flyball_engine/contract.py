@@ -335,6 +335,7 @@ class ReadBack(Frozen):
     `ungated` says why requests cannot be refused by a deadline, None if they can. A plugin without it cannot refuse.
     `queue`: the limits of vLLM's queue in force, which the API server holds; None where there are none.
     `adapters`: what became of the LoRA adapters of the pod's list; None where the engine follows no list.
+    `adapters_listed`: whether that list is there.
     """
 
     service: str
@@ -348,6 +349,7 @@ class ReadBack(Frozen):
     ungated: str | None = "the plugin does not say that it can"
     queue: QueueLimits | None = None
     adapters: tuple[AdapterReport, ...] | None = None
+    adapters_listed: bool = True
 
     @field_validator("unsupported", mode="before")
     @classmethod

@@ -75,8 +75,9 @@ class AdapterLoader:
         self._clock = clock
         self._names = names
         self._entries: dict[str, _Entry] = {}
-        self._looked = False
         self._content: bytes | None = None
+        #: Whether the list was there at the last look.
+        self.listed = True
         self._fault = ""
         self._room = asyncio.Semaphore(PARALLEL)
 
@@ -94,7 +95,6 @@ class AdapterLoader:
         """Follow what the list says now, and begin what is due. Loads go on behind it."""
         if (wanted := self._read()) is not None:
             self._follow({adapter.name: adapter for adapter in wanted.adapters})
-        self._looked = True
         now = self._clock()
         for entry in self._entries.values():
             if entry.state is not AdapterState.LOADED and entry.task is None and now >= entry.due:
@@ -108,18 +108,20 @@ class AdapterLoader:
 
     @property
     def settled(self) -> bool:
-        """Whether each adapter of the list was loaded, or has failed."""
-        return self._looked and all(entry.state is not AdapterState.LOADING for entry in self._entries.values())
+        """Whether each adapter of the list was loaded, or has failed. A pod that never read one has yet to load them."""
+        return self._content is not None and all(entry.state is not AdapterState.LOADING for entry in self._entries.values())
 
     def _read(self) -> AdapterList | None:
         """The list if it is another one than at the last look. One that cannot be read changes nothing."""
         try:
             content = self._path.read_bytes()
+            self.listed = True
             if content == self._content:
                 return None
             found = AdapterList.model_validate_json(content)
         except FileNotFoundError:
-            # The ConfigMap is yet to come, or somebody deleted it: the operator makes it anew.
+            # The ConfigMap is yet to come, or somebody deleted it: the operator is told, and makes it anew.
+            self.listed = False
             return None
         except (OSError, ValidationError) as error:
             if self._fault != (fault := f"{type(error).__name__}: {error}"):

@@ -88,7 +88,8 @@ class ControlService:
     """Holds the newest accepted setpoint of one engine and the counts of writes by outcome.
 
     `follow` is called with each setpoint accepted, before the cores are: for what this process does of it.
-    `adapters` tells what became of the LoRA adapters, None where there is no list of them.
+    `adapters` tells what became of the LoRA adapters, None where the engine follows no list of them, and
+    `adapters_listed` whether that list is there.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class ControlService:
         service: str,
         follow: Callable[[Setpoint], None],
         adapters: Callable[[], tuple[AdapterReport, ...] | None] = lambda: None,
+        adapters_listed: Callable[[], bool] = lambda: True,
         timeout: float = APPLY_TIMEOUT_SECONDS,
     ) -> None:
         self.engine = engine
@@ -107,6 +109,7 @@ class ControlService:
         self._service = service
         self._follow = follow
         self._adapters = adapters
+        self._adapters_listed = adapters_listed
         self._timeout = timeout
         self._accepted: Setpoint | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -156,6 +159,7 @@ class ControlService:
             ungated=reports.ungated,
             queue=self.engine.queue,
             adapters=self._adapters(),
+            adapters_listed=self._adapters_listed(),
         )
 
     def applied(self) -> Generation | None:

@@ -170,6 +170,7 @@ class FlyballControl:
             service=os.environ.get(Env.SERVICE_UID, ""),
             follow=self._follow,
             adapters=self._all_adapters,
+            adapters_listed=lambda: self._adapters is None or self._adapters.listed,
         )
         registry = CollectorRegistry()
         registry.register(EngineCollector(service, servers.collect, servers))

@@ -78,7 +78,10 @@ class Reason(StrEnum):
     ADAPTER_FAILED = "LoadFailed"
     """AdaptersLoaded is False: an adapter could not be loaded in some pod; the message says why."""
     ADAPTERS_UNSUPPORTED = "StartedWithoutAdapters"
-    """AdaptersLoaded is False: a pod was started before the service had a list of adapters."""
+    """AdaptersLoaded is False: a pod was started before the service had a list of adapters, or with a plugin that is
+    older than they are."""
+    ADAPTERS_UNLISTED = "ListMissing"
+    """AdaptersLoaded is False: the ConfigMap with the list is not in a pod."""
 
 
 @dataclass(frozen=True)

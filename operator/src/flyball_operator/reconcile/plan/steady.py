@@ -46,7 +46,8 @@ def is_steady(snapshot: Snapshot, plan: Plan, left: Desire) -> bool:
 def considered(desire: Desire) -> str:
     """A digest of what plans are made from: the spec's number, metadata, and the status but for the tuner's part.
 
-    Of that, the number of replicas and what it says of a canary count.
+    Of that, the number of replicas, what it says of a canary, and whether pods lack adapters count: their ConfigMap is
+    not watched, and may have been deleted.
     """
     meta, status = desire.meta, desire.status
     scaling = status.present_scaling
@@ -59,6 +60,7 @@ def considered(desire: Desire) -> str:
             conditions,
             None if scaling is None else scaling.replicas,
             None if status.analysis is None else status.analysis.model_dump(mode="json"),
+            any(one.type == ConditionType.ADAPTERS_LOADED and one.status == "False" for one in status.conditions),
         ]
     )
 

@@ -38,7 +38,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks, supported_setpoint
-from flyball_operator.tuning.adapters import Told, pending
+from flyball_operator.tuning.adapters import Told, pending, told
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
 from flyball_operator.tuning.ports import EnginePod
@@ -149,7 +149,7 @@ class EnginePods:
     def told_adapters(self) -> dict[str, Told]:
         """What became of the adapters of each pod that was read, by its name."""
         read = {self._ready[uid].name: handle.read_back for uid, handle in self._handles.items()}
-        return {name: found.adapters for name, found in read.items() if found is not None}
+        return {name: told(found) for name, found in read.items() if found is not None}
 
     @property
     def running(self) -> bool:
@@ -309,7 +309,7 @@ class EnginePods:
     def _loads(self, handle: EngineHandle) -> bool:
         """Whether it has yet to load or to unload adapters: status tells soon when it has."""
         read = handle.read_back
-        return self.adapters is not None and (read is None or bool(pending(self.adapters, read.adapters)))
+        return self.adapters is not None and (read is None or bool(pending(self.adapters, told(read))))
 
     def _verify_at(self, uid: str, given: Setpoint) -> float:
         """When a pod is read back again, if it has confirmed what it shall hold."""

@@ -13,6 +13,7 @@ from flyball_operator.api.v1alpha1 import (
     SetpointStatus,
     TuningStatus,
 )
+from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
@@ -157,7 +158,15 @@ class StatusReporter:
         )
         scaling = scaling_verdict(state, spec, capacity, begun=not context.takes_over)
         listed = pods.adapters
-        adapters = None if listed is None else adapters_verdict(listed, pods.told_adapters(), ready_pods=pods.ready)
+        known = context.service.status.conditions
+        rolled_out = any(
+            one.type == ConditionType.PROGRESSING and one.reason == ReconcileReason.ROLLOUT_COMPLETE for one in known
+        )
+        adapters = (
+            adapters_verdict(listed, pods.told_adapters(), ready_pods=pods.ready, rolled_out=rolled_out)
+            if listed is not None
+            else None
+        )
         return {
             ConditionType.METRICS_AVAILABLE: metrics,
             ConditionType.TUNED: conditions.tuned_verdict(progress),
