@@ -23,6 +23,7 @@ class Engine:
         self.broken: dict[str, str] = {}
         self.held: set[str] = set()
         self.tries = 0
+        self.tidied: list[tuple[str, ...]] = []
 
     async def load(self, adapter: Adapter) -> None:
         self.tries += 1
@@ -35,6 +36,9 @@ class Engine:
 
     def unload(self, name: str) -> None:
         del self.served[name]
+
+    async def tidy(self, listed: tuple[Adapter, ...]) -> None:
+        self.tidied.append(tuple(adapter.name for adapter in listed))
 
 
 class World:
@@ -153,6 +157,15 @@ async def test_a_list_that_is_deleted_leaves_the_adapters_and_is_told(world: Wor
     world.list.say(sql="file:///sql")
     await world.look()
     assert world.loader.listed
+
+
+async def test_downloads_are_tidied_by_the_list(world: World) -> None:
+    world.list.say(sql="hf://org/sql@v1")
+    task = asyncio.create_task(world.loader.run())
+    while not world.engine.tidied:
+        await asyncio.sleep(0)
+    task.cancel()
+    assert world.engine.tidied == [("sql",)]
 
 
 def test_an_engine_waits_for_its_adapters_and_not_for_ever() -> None:

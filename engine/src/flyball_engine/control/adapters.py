@@ -24,6 +24,8 @@ FIRST_RETRY_SECONDS: Final = 5.0
 LONGEST_RETRY_SECONDS: Final = 300.0
 #: Adapters that are downloaded or loaded at a time: each load is a pause between two steps.
 PARALLEL: Final = 4
+#: How often downloaded files are looked through for those that nobody needs: removing them is not urgent.
+TIDY_SECONDS: Final = 60.0
 _EARLIER: Final = "; until it is loaded, the earlier adapter of this name answers"
 
 _log = EventLog(__name__)
@@ -41,6 +43,9 @@ class AdapterEngine(Protocol):
 
     def unload(self, name: str) -> None:
         """Have its name not found from now on. Requests that run with it go on."""
+
+    async def tidy(self, listed: tuple[Adapter, ...]) -> None:
+        """Remove downloaded files that neither this list nor another API server has needed for long."""
 
 
 @dataclass(eq=False)
@@ -83,9 +88,13 @@ class AdapterLoader:
 
     async def run(self) -> None:
         """Follow the list until cancelled."""
+        tidy_at = self._clock()
         try:
             while True:
                 self.look()
+                if self._clock() >= tidy_at:
+                    tidy_at = self._clock() + TIDY_SECONDS
+                    await self._engine.tidy(tuple(entry.adapter for entry in self._entries.values()))
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             for entry in self._entries.values():

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -23,8 +27,13 @@ from flyball_engine.model_cache import DOWNLOAD_MODULE
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.compat import ADAPTERS
 
+_HUB: Final = "hf://"
 #: What each adapter's folder has; vLLM's own error names no file.
 _CONFIG: Final = "adapter_config.json"
+#: Of a downloaded adapter that no API server of the pod has needed for so many seconds, the files are removed: daily
+#: fine-tunes would fill the pod's disk. vLLM reads them again for a request that waits while others take the adapter's
+#: room in memory, and its engine ends where they are gone. No request waits for an hour.
+KEEP_SECONDS: Final = 3600.0
 
 
 class VllmAdapters:
@@ -63,6 +72,13 @@ class VllmAdapters:
         self._answered.discard(name)
         self._models.lora_requests.pop(name, None)
 
+    async def tidy(self, listed: tuple[Adapter, ...]) -> None:
+        """Remove downloaded files that neither this list nor another API server has needed for `KEEP_SECONDS`."""
+        needed = {_kept(adapter) for adapter in listed if adapter.uri.startswith(_HUB)}
+        # What answers until another of its name is loaded, too.
+        needed |= {Path(self._paths[name]) for name in self._answered}
+        await asyncio.to_thread(_remove_others, needed)
+
     def _expect_possible(self, adapter: Adapter) -> None:
         if (lack := first_lack(ADAPTERS)) is not None:
             raise AdapterError(f"this vLLM cannot load adapters while it runs: {lack}")
@@ -79,12 +95,11 @@ class VllmAdapters:
         scheme, _, rest = adapter.uri.partition("://")
         if scheme == "file":
             return Path(rest)
-        if scheme != "hf":
+        if not adapter.uri.startswith(_HUB):
             raise AdapterError(f"{adapter.uri}: accepted are hf://<organisation>/<name> and file:///<path in the pod>")
-        # As the hub's client names folders. No name or revision has "--" in it.
-        kept = Path(tempfile.gettempdir()) / "flyball-adapters"
-        folder = kept / rest.replace("/", "--") / adapter.revision.replace("/", "--")
+        folder = _kept(adapter)
         await _download(rest, adapter.revision, folder)
+        os.utime(folder)
         return folder
 
     def _cached_by_name(self) -> bool:
@@ -104,10 +119,36 @@ class VllmAdapters:
         return bool(keys("/a") == keys("/b"))
 
 
+def _downloaded() -> Path:
+    return Path(tempfile.gettempdir()) / "flyball-adapters"
+
+
+def _kept(adapter: Adapter) -> Path:
+    """The folder that an adapter of a hub is downloaded to."""
+    # As the hub's client names folders. No name or revision has "--" in it.
+    model = adapter.uri.removeprefix(_HUB)
+    return _downloaded() / model.replace("/", "--") / adapter.revision.replace("/", "--")
+
+
+def _remove_others(needed: Set[Path]) -> None:
+    """Touch what is needed; remove what no API server has touched for long. None touches a folder that is not ours."""
+    for folder in [found for found in _downloaded().glob("*/*") if found.is_dir()]:
+        # Another API server may have removed it, or the disk refuses: the next look tries again.
+        with suppress(OSError):
+            if folder in needed:
+                os.utime(folder)
+            elif time.time() - folder.stat().st_mtime > KEEP_SECONDS:
+                # At once gone for who downloads it again.
+                removed = folder.rename(folder.with_name(f".{folder.name}.{os.getpid()}.removed"))
+                shutil.rmtree(removed)
+
+
 async def _download(model: str, revision: str, folder: Path) -> None:
     """Fill the folder, in a process of its own; another API server of the pod waits for it. Raises AdapterError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     told = folder.with_name(f"{folder.name}.{os.getpid()}.message")
+    # That of an earlier try is none of this one's.
+    told.unlink(missing_ok=True)
     # The model may be read without a network. The message of a container that ends is not the adapter's.
     variables = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     variables[Env.TERMINATION_LOG.value] = str(told)
