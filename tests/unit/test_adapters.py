@@ -90,6 +90,30 @@ def test_an_engine_is_started_for_adapters_and_reads_the_list_of_a_volume() -> N
     assert listed(world) == WANTED[:1]
 
 
+@pytest.mark.parametrize(
+    ("args", "mixed", "in_memory"),
+    [
+        (["--max-loras=8"], 4, 32),
+        (["--max-loras", "64"], 4, 64),
+        (["--max_loras=64"], 4, 64),
+        (["--max-loras=64", "--max-loras=2"], 4, 32),
+        (["--max-cpu-loras=2"], 2, 32),
+        (["--max-cpu-loras=64"], 4, 32),
+        (["--max-loras=many"], 4, 32),
+        (["--max-loras"], 4, 32),
+        (["--max-lora-rank=64"], 4, 32),
+    ],
+)
+def test_each_size_fits_the_user_s_other_one_or_vllm_would_not_start(
+    args: list[str], mixed: int, in_memory: int
+) -> None:
+    world = MemoryCluster()
+    world.apply(adapted(SQL, spec__engine={"image": "engine:good", "args": args}))
+    command = world.template()["spec"]["containers"][0]["command"]
+    ours = [f"--max-loras={mixed}", f"--max-cpu-loras={in_memory}"]
+    assert command[command.index("--") + 1 :] == [*ours, *args], "of two spellings vLLM takes the last"
+
+
 def test_an_engine_has_time_to_load_its_adapters() -> None:
     """It is not Ready meanwhile, and may not be restarted for it."""
     world = MemoryCluster()

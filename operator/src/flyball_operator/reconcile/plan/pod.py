@@ -8,7 +8,9 @@ otherwise leaves running services alone. Pods pass the `restricted` Pod Security
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final
 
@@ -47,6 +49,7 @@ _CERTIFICATE, _PRIVATE_KEY = "tls.crt", "tls.key"
 _ADAPTERS_PATH: Final = "/flyball-adapters"
 MODEL_PATH: Final = "/model"
 _COMPILED_PATH: Final = "/flyball-compiled"
+_WHOLE: Final = re.compile(r"[0-9]{1,9}")
 #: Bytes of a folder's name: file systems take 255.
 _LONGEST_NAME: Final = 200
 TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
@@ -189,10 +192,29 @@ def _command(service: InferenceService) -> list[str]:
 
 
 def _lora_defaults(service: InferenceService) -> list[str]:
-    """Sizes that are set at start, before the user's arguments: of two spellings vLLM takes the last."""
+    """Sizes that are set at start, before the user's arguments: of two spellings vLLM takes the last.
+
+    It does not start with fewer adapters in memory than a step may mix. So each follows the user's other one.
+    """
     if service.spec.adapters is None:
         return []
-    return [f"--max-loras={DEFAULT_MAX_LORAS}", f"--max-cpu-loras={MOST_ADAPTERS}"]
+    args = service.spec.engine.args
+    mixed, in_memory = _number(args, "--max-loras"), _number(args, "--max-cpu-loras")
+    return [
+        f"--max-loras={min(DEFAULT_MAX_LORAS, in_memory or DEFAULT_MAX_LORAS)}",
+        f"--max-cpu-loras={max(MOST_ADAPTERS, mixed or 0)}",
+    ]
+
+
+def _number(args: Sequence[str], option: str) -> int | None:
+    """The number that the last of these options has; None without it, 0 where vLLM will refuse what it has."""
+    found: int | None = None
+    for one, following in zip_longest(args, args[1:], fillvalue=""):
+        spelt, equals, value = one.partition("=")
+        if spelt.replace("_", "-") == option:
+            text = value if equals else following
+            found = int(text) if _WHOLE.fullmatch(text) else 0
+    return found
 
 
 def _owned_arguments(service: InferenceService) -> list[str]:
