@@ -22,7 +22,7 @@ LAW: Object = {"name": "law", "uri": "file:///adapters/law"}
 @pytest.fixture
 def place(crd: Path, tmp_path: Path) -> Iterator[str]:
     """The namespace of a tenant that an operator with the chart's rights looks after."""
-    with tenant_namespace(tmp_path) as name:
+    with tenant_namespace(tmp_path, adapters=True) as name:
         yield name
 
 
@@ -63,3 +63,15 @@ def test_a_config_map_of_somebody_else_is_left_alone(place: str) -> None:
     found = get("configmap", "chat-adapters", namespace=place)
     assert found is not None
     assert found["data"] == {"mine": "x"}
+
+
+def test_without_the_right_all_else_of_a_service_goes_on_and_it_says_what_to_set(crd: Path, tmp_path: Path) -> None:
+    with tenant_namespace(tmp_path) as name:
+        apply(idle_service(spec__adapters=[SQL], spec__replicas=1), namespace=name)
+        message = expect_condition(name, "Accepted", "False", "RefusedByServer")
+        assert "chart value adapters.enabled: true" in message
+        made(name)
+        serve(name)
+        expect_condition(name, "Available", "True", "EndpointsReady")
+        patch(RESOURCE, "chat", {"spec": {"replicas": 2}}, namespace=name)
+        eventually(lambda: one("deployment", name)["spec"]["replicas"] == 2, expecting="it is scaled")

@@ -27,6 +27,7 @@ USER = "flyball-test-user"
 VALUES: Object = {
     "image": {"registry": "localhost", "repository": "no/such-image", "pullPolicy": "Never"},
     "crds": {"install": False},
+    "adapters": {"enabled": True},
     "admissionPolicies": {
         "operator": True,
         "inferenceServices": {
@@ -173,10 +174,10 @@ def test_the_operator_may_write_the_adapters_of_a_service_and_nobody_else_s(inst
     account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
     owner = service(metadata__uid="0a1b2c3d-0000-4000-8000-000000000000")
     ours, another = adapters_of(owner, "chat-adapters"), adapters_of(owner, "another")
-    expect(lambda: create(another, installed, account), "that of an InferenceService's adapters")
+    expect(lambda: create(another, installed, account), "the ConfigMap of an InferenceService's adapters")
     assert "created" in create(ours, installed, account)
     unowned = {**ours, "metadata": {**ours["metadata"], "ownerReferences": []}}
-    assert "that of an InferenceService's adapters" in create(unowned, installed, account)
+    assert "the ConfigMap of an InferenceService's adapters" in create(unowned, installed, account)
     kubectl("create", "-n", installed, "-f", "-", stdin=json.dumps(unowned))
     try:
         with pytest.raises(KubectlError, match="only a ConfigMap that an InferenceService controls"):

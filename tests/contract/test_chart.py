@@ -32,6 +32,7 @@ from support.helm import CHART, VALUE_SETS, HelmError, Object, of_kind, render, 
 
 SYSTEM = "flyball-system"
 SIGNING = "flyball-signing-key"
+CONFIG_MAPS_POLICY = "flyball-system-flyball-configmaps"
 #: Whatever the number of shards is.
 ELECTED_BY = [shard.lease("flyball") for shard in shards(MOST_SHARDS)]
 
@@ -54,9 +55,7 @@ def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(watched, SYSTEM, ELECTED_BY, granted_on(network_policies=fenced), secret=SIGNING)
     }
-    asked |= set().union(
-        *(config_map_rights(namespace or "*") | route_rights(namespace or "*") for namespace in watched)
-    )
+    asked |= set().union(*(key_rights(namespace or "*") | route_rights(namespace or "*") for namespace in watched))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace or "*", names.NAMESPACE_LEASE) for namespace in watched))
     asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace, namespace) for namespace in watched if namespace}
@@ -71,7 +70,7 @@ def test_of_selected_namespaces_it_has_rights_where_they_are_bound_alone(granted
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(granted, SYSTEM, ELECTED_BY, selected=True, secret=SIGNING)
     }
-    asked |= set().union(*(config_map_rights(namespace) | route_rights(namespace) for namespace in granted))
+    asked |= set().union(*(key_rights(namespace) | route_rights(namespace) for namespace in granted))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace, names.NAMESPACE_LEASE) for namespace in granted))
     assert rights(rendered, account="flyball") == asked
@@ -98,9 +97,20 @@ def lease_rights(namespace: str, lease: str) -> set[tuple[str, str, str, str, st
     return {(group, "leases", verb, namespace, "*" if verb == "create" else lease) for verb in LEASES.verbs}
 
 
-def config_map_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
-    """On ConfigMaps, of public keys and of adapters: what lacks is told by the services that need it."""
-    return {("", "configmaps", verb, namespace, "*") for verb in CONFIG_MAPS.verbs}
+def key_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
+    """To make any ConfigMap in a namespace, and to read and change the one of public keys."""
+    verbs = CONFIG_MAPS.verbs
+    return {("", "configmaps", verb, namespace, "*" if verb == "create" else names.PUBLIC_KEYS) for verb in verbs}
+
+
+@pytest.mark.parametrize("key", [{}, {"existingSecret": "mine"}], ids=["own key", "key of others"])
+def test_only_with_adapters_may_it_read_and_change_config_maps_of_any_name(key: Object) -> None:
+    before, after = (
+        {right for right in rights(render({"signingKey": key, **more}), account="flyball") if right[1] == "configmaps"}
+        for more in ({}, {"adapters": {"enabled": True}})
+    )
+    assert before == (set() if key else key_rights(SYSTEM))
+    assert after == {("", "configmaps", verb, SYSTEM, "*") for verb in CONFIG_MAPS.verbs}
 
 
 def route_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
@@ -288,18 +298,27 @@ def test_the_operator_is_told_where_to_keep_its_key_and_mounts_none() -> None:
     assert not [volume for volume in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in volume]
 
 
-def test_with_an_existing_secret_it_has_no_right_on_secrets_and_writes_no_public_keys() -> None:
+def test_with_an_existing_secret_it_has_no_right_on_secrets_and_config_maps() -> None:
     values: Object = {"signingKey": {"existingSecret": "mine"}, "admissionPolicies": {"operator": True}}
     rendered = render(values)
     assert of_kind(rendered, "Secret") == []
-    assert not {right for right in rights(rendered, account="flyball") if right[1] == "secrets"}
+    assert not {right for right in rights(rendered, account="flyball") if right[1] in ("secrets", "configmaps")}
     given = {item["name"] for item in environment(rendered)}
     assert "FLYBALL_SIGNING_KEY_FILE" in given
     assert "FLYBALL_SIGNING_KEY_SECRET" not in given
-    policy = policies_of(rendered)["flyball-system-flyball-configmaps"]
-    allowed = policy["validations"][0]["expression"]
-    assert names.ADAPTERS_SUFFIX in allowed
-    assert names.PUBLIC_KEYS not in allowed
+    assert CONFIG_MAPS_POLICY not in policies_of(rendered)
+
+
+@pytest.mark.parametrize("key", [{}, {"existingSecret": "mine"}], ids=["own key", "key of others"])
+@pytest.mark.parametrize("adapters", [False, True], ids=["without adapters", "with adapters"])
+def test_the_policy_on_config_maps_allows_what_the_values_need(adapters: bool, key: Object) -> None:
+    policy = {"admissionPolicies": {"operator": True}}
+    made = policies_of(render({"adapters": {"enabled": adapters}, "signingKey": key, **policy}))
+    rules = made.get(CONFIG_MAPS_POLICY, {"validations": [{"expression": "", "message": ""}]})["validations"]
+    for allowed, asked in ((names.ADAPTERS_SUFFIX, adapters), (names.PUBLIC_KEYS, not key)):
+        assert (f"'{allowed}'" in rules[0]["expression"]) is asked
+    assert ("InferenceService's adapters" in rules[0]["message"]) is adapters
+    assert (names.PUBLIC_KEYS in rules[0]["message"]) is (not key)
 
 
 _SERVES = "--api-versions=admissionregistration.k8s.io"

@@ -84,10 +84,13 @@ def _made(name: str) -> bool:
 
 
 @contextmanager
-def tenants(number: int, *, beside: Sequence[str] = (), labels: Mapping[str, str] | None = None) -> Iterator[Tenants]:
+def tenants(
+    number: int, *, beside: Sequence[str] = (), labels: Mapping[str, str] | None = None, adapters: bool = False
+) -> Iterator[Tenants]:
     """So many namespaces of tenants beside the operator's own, and those that are there already.
 
-    `labels`: namespaces are selected by these, and rights are granted in none.
+    `labels`: namespaces are selected by these, and rights are granted in none. `adapters`: the rights for
+    spec.adapters, too.
     """
     release = f"flyball-{uuid.uuid4().hex[:6]}"
     with ExitStack() as stack:
@@ -97,7 +100,7 @@ def tenants(number: int, *, beside: Sequence[str] = (), labels: Mapping[str, str
         watch: Object = {"namespaces": list(names)}
         if labels is not None:
             watch = {"scope": "Selector", "namespaceSelector": {"matchLabels": dict(labels)}}
-        values: Object = {"watch": watch, "rbac": {"aggregate": False}}
+        values: Object = {"watch": watch, "rbac": {"aggregate": False}, "adapters": {"enabled": adapters}}
         # The Lease is granted by name, and this is what an operator calls it of itself.
         values["fullnameOverride"] = "flyball-operator"
         rendered = [one for one in render(values, release=release, namespace=own) if one["kind"] in _RBAC]
@@ -113,9 +116,9 @@ def tenants(number: int, *, beside: Sequence[str] = (), labels: Mapping[str, str
 
 
 @contextmanager
-def tenant_namespace(folder: Path, **settings: str) -> Iterator[str]:
+def tenant_namespace(folder: Path, *, adapters: bool = False, **settings: str) -> Iterator[str]:
     """The namespace of a tenant that an operator with the rights of the chart's account looks after."""
-    with tenants(1) as made:
+    with tenants(1, adapters=adapters) as made:
         (name,) = made.names
         account = made.kubeconfig(os.environ["KUBECONFIG"], folder)
         with operator(made.own, folder, kubeconfig=account, namespaces=name, **settings):

@@ -23,7 +23,7 @@ class Engine:
         self.broken: dict[str, str] = {}
         self.held: set[str] = set()
         self.tries = 0
-        self.tidied: list[tuple[str, ...]] = []
+        self.tidied: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
 
     async def load(self, adapter: Adapter) -> None:
         self.tries += 1
@@ -38,7 +38,7 @@ class Engine:
         del self.served[name]
 
     async def tidy(self, listed: tuple[Adapter, ...]) -> None:
-        self.tidied.append(tuple(adapter.name for adapter in listed))
+        self.tidied.put_nowait(tuple(adapter.name for adapter in listed))
 
 
 class World:
@@ -162,10 +162,8 @@ async def test_a_list_that_is_deleted_leaves_the_adapters_and_is_told(world: Wor
 async def test_downloads_are_tidied_by_the_list(world: World) -> None:
     world.list.say(sql="hf://org/sql@v1")
     task = asyncio.create_task(world.loader.run())
-    while not world.engine.tidied:
-        await asyncio.sleep(0)
+    assert await world.engine.tidied.get() == ("sql",)
     task.cancel()
-    assert world.engine.tidied == [("sql",)]
 
 
 def test_an_engine_waits_for_its_adapters_and_not_for_ever() -> None:

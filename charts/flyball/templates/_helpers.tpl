@@ -291,11 +291,22 @@ v1beta1
   resources: [leases]
   resourceNames: [namespace.serving.flyball.dev]
   verbs: [get, update]
-# The public keys that engines accept, and the LoRA adapters of each service. admissionPolicies.operator holds what is
-# written to these.
+{{- if .Values.adapters.enabled }}
+# The LoRA adapters of each service, and the public keys that engines accept. Names of the first are not known before:
+# admissionPolicies.operator holds what is written to these.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, create, patch]
+{{- else if not .Values.signingKey.existingSecret }}
+# The public keys that engines accept. admissionPolicies.operator holds what is created to this name.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [flyball-public-keys]
+  verbs: [get, patch]
+{{- end }}
 {{- end -}}
 
 {{/* Whom our pods run as. */}}

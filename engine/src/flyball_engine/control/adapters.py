@@ -118,7 +118,9 @@ class AdapterLoader:
     @property
     def settled(self) -> bool:
         """Whether each adapter of the list was loaded, or has failed. A pod that never read one has yet to load them."""
-        return self._content is not None and all(entry.state is not AdapterState.LOADING for entry in self._entries.values())
+        return self._content is not None and all(
+            entry.state is not AdapterState.LOADING for entry in self._entries.values()
+        )
 
     def _read(self) -> AdapterList | None:
         """The list if it is another one than at the last look. One that cannot be read changes nothing."""
