@@ -117,7 +117,7 @@ class AdapterLoader:
 
     @property
     def settled(self) -> bool:
-        """Whether each adapter of the list was loaded, or has failed. A pod that never read one has yet to load them."""
+        """Whether each adapter of the list was loaded, or has failed. Never where no list was read."""
         return self._content is not None and all(
             entry.state is not AdapterState.LOADING for entry in self._entries.values()
         )
