@@ -42,6 +42,6 @@ def refusal(snapshot: Snapshot) -> str:
     meta = snapshot.desire.meta
     return (
         f"ConfigMap {config_map_name(meta.name)} of spec.adapters: {one_line(words).rstrip('.')}. Let the operator"
-        f" get, create and patch ConfigMaps in namespace {meta.namespace} (chart value adapters.enabled: true). Pods keep the"
-        " adapters that they have; all else of the service goes on"
+        f" get, create and patch ConfigMaps in namespace {meta.namespace} (chart value adapters.enabled: true). Pods"
+        " keep the adapters that they have; all else of the service goes on"
     )

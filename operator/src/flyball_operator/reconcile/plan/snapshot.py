@@ -94,9 +94,9 @@ class Snapshot:
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
     the API server would make of an apply. `turn`: whether the service may adopt this operator's template by itself.
     `adoption_refused`: the API server's words when it refused that just now. `job_refused`, `claim_refused` and
-    `adapters_refused`: when it refused a Job, the claim or the ConfigMap. `route_refused`: when it refused the
-    route or the pool, or could not say. `route_changed`: that others change them after each apply. `unreadable`: kinds
-    of `ROUTE_KINDS` that could not be read, with its words; none where it has no such kind. The ConfigMap is in it where
+    `adapters_refused`: when it refused a Job, the claim or the ConfigMap. `route_refused`: when it refused the route or
+    the pool, or could not say. `route_changed`: that others change them after each apply. `unreadable`: kinds of
+    `ROUTE_KINDS` that could not be read, with its words; none where it has no such kind. The ConfigMap is in it where
     it may not be read.
     `workload`: pods that others make, None where Flyball makes them; then there are no objects of the service's name.
     """
