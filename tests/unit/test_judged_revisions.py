@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -307,6 +308,47 @@ def test_a_revision_whose_pods_never_come_up_is_given_up_as_early_as_without_a_j
     assert world.image() == GOOD
     assert world.message("Progressing").startswith("ImagePullFailed: ")
     assert left <= deployed(world)["progressDeadlineSeconds"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_pods_that_were_ready_once_may_be_evicted_or_not_ready_for_a_moment(*, restarted: bool) -> None:
+    """The start-up time ends while they are judged; after it they are no younger."""
+    world = serving()
+    edit(world)
+    world.wait(STARTUP + 300)
+    if restarted:
+        world.restart()
+    fail_readiness(world)
+    world.act()
+    expect_judged(world)
+    world.controllers()
+    say(world, AnalysisPhase.SUCCESSFUL, KEPT)
+    expect_complete(world)
+
+
+def test_pods_that_were_ready_once_and_never_again_are_given_up_when_the_deployment_says_so() -> None:
+    world = serving()
+    edit(world)
+
+    def say_so(found: Object) -> None:
+        condition = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "lastUpdateTime": "2026-02-01"}
+        found["status"]["conditions"] = [condition]
+
+    world.now += timedelta(seconds=2 * deployed(world)["progressDeadlineSeconds"])
+    fail_readiness(world)
+    world.api.edit(DEPLOYMENTS, "chat", say_so)
+    world.act()
+    assert world.image() == GOOD
+
+
+def test_where_nothing_is_judged_a_foreign_min_ready_seconds_gives_nothing_up() -> None:
+    world = serving(rollout={"canary": None})
+    world.api.edit(DEPLOYMENTS, "chat", lambda found: found["spec"].update(minReadySeconds=30))
+    world.held = {"containerStatuses": [{"name": "engine", "ready": False, "state": {"running": {}}}]}
+    edit(world)
+    world.wait(3 * STARTUP)
+    assert world.image() == NEXT
+    assert world.condition("Progressing") == ("True", "RollingOut")
 
 
 def test_an_autoscaler_may_scale_meanwhile() -> None:

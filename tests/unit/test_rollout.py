@@ -12,7 +12,7 @@ from flyball_engine.control.readiness import Readiness
 from flyball_operator.api import names
 from flyball_operator.api.objects import timestamp
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES
-from flyball_operator.reconcile.plan.deployment import ENGINE_STARTS, PROGRESS_MARGIN
+from flyball_operator.reconcile.plan.pod import ENGINE_STARTS, PROGRESS_MARGIN
 from support.memory_api import Object
 from support.memory_cluster import NAMESPACE, MemoryCluster, service
 

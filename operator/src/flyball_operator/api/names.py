@@ -65,6 +65,7 @@ ANNOTATION_ADOPTED: Final = f"{GROUP}/adopted"
 ANNOTATION_REFUSED: Final = f"{GROUP}/refused"
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
 ANNOTATION_PROMOTED: Final = f"{GROUP}/promoted"
+ANNOTATION_SERVED: Final = f"{GROUP}/served"
 #: On Leases of the election: how many shards are in force, and since which epoch (see `kube.shares`). Not on one of a
 #: release that never had more than one.
 ANNOTATION_SHARDS: Final = f"{GROUP}/shards"

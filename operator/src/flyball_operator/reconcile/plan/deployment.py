@@ -16,14 +16,9 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.history import to_annotations
 from flyball_operator.reconcile.plan.in_place import is_left_to_us
 from flyball_operator.reconcile.plan.owned_objects import owned, selector
-from flyball_operator.reconcile.plan.pod import startup_seconds, waiting_seconds
+from flyball_operator.reconcile.plan.pod import progress_seconds
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 
-#: Seconds beyond the start-up time before a rollout counts as failed: scheduling, and an image that is mostly there.
-PROGRESS_MARGIN: Final = 30
-#: Starts of one engine that a rollout waits for. The kubelet starts one that died anew after 10 s, then 20 s, and each
-#: start has its own wait for a setpoint. One that dies a third time will not come up by being started again.
-ENGINE_STARTS: Final = 3
 #: Seconds after a revision was judged, before the Deployment's controller goes on without a verdict. By then the tuner
 #: has looked a last time (every 15 s), written what came of it, and the reconciler has acted on it.
 VERDICT_MARGIN: Final = 60
@@ -53,11 +48,6 @@ def render(service: InferenceService, rollout: RolloutDecision, live: Object | N
     body = owned(Kind.DEPLOYMENT, service.metadata, spec=spec)
     body["metadata"]["annotations"] = to_annotations(rollout.history)
     return body
-
-
-def progress_seconds(service: InferenceService) -> int:
-    """Seconds without progress after which a rollout counts as failed: no pod that comes up may take longer."""
-    return startup_seconds(service) + ENGINE_STARTS * waiting_seconds(service) + PROGRESS_MARGIN
 
 
 def wanted_replicas(service: InferenceService, live: Object | None) -> int:

@@ -43,6 +43,7 @@ class History:
     and `adopted_why` an `AdoptedWhy`, or a later operator's. `refused` names the template that it would have taken by
     itself had the API server let it, and `refused_words` are the server's. It is not tried again. `promoted`: why the
     one asked for, which ran on a share of the pods, may have them all; empty where it may not, or was not judged.
+    `served`: when one of those pods was first seen Ready; empty before, and of a template that is not judged.
     """
 
     asked: str = ""
@@ -58,6 +59,7 @@ class History:
     refused: str = ""
     refused_words: str = ""
     promoted: str = ""
+    served: str = ""
 
     def asking(self, spec_hash: str, steps: str, now: str) -> History:
         """The history once this template is asked for.
@@ -69,7 +71,7 @@ class History:
             return self if self.failed is not None else replace(self, steps=steps)
         kept = replace(self, refused="", refused_words="") if self.asked != spec_hash else self
         return replace(
-            kept, asked=spec_hash, since=now, steps=steps, failed=None, shortage="", in_place="", promoted=""
+            kept, asked=spec_hash, since=now, steps=steps, failed=None, shortage="", in_place="", promoted="", served=""
         )
 
     def adopting(self, template: str, spec_hash: str, why: AdoptedWhy) -> History:
@@ -84,9 +86,13 @@ class History:
         """The history once a template that was judged on a share of the pods may have them all."""
         return replace(self, promoted=why)
 
+    def serving(self, now: str) -> History:
+        """The history once a pod of a template that is judged is Ready. The first moment stays."""
+        return self if self.served else replace(self, served=now)
+
     def rolled_out(self) -> History:
         """The history once all pods have the template asked for."""
-        return replace(self, good=self.asked, failed=None, shortage="", in_place="", promoted="")
+        return replace(self, good=self.asked, failed=None, shortage="", in_place="", promoted="", served="")
 
     def replacing_in_place(self, now: str) -> History:
         """The history once earlier pods end first. That stays so until the rollout is over, there or back."""
@@ -128,6 +134,7 @@ def read(deployment: Object | None) -> History:
     refused = _fields(annotation(deployment, names.ANNOTATION_REFUSED), ("template", "message"))
     by_itself |= dict(zip(("refused", "refused_words"), refused, strict=False))
     by_itself["promoted"] = annotation(deployment, names.ANNOTATION_PROMOTED)
+    by_itself["served"] = annotation(deployment, names.ANNOTATION_SERVED)
     return History(asked, since, steps, good, failed, shortage, in_place, **by_itself)
 
 
@@ -159,6 +166,8 @@ def to_annotations(history: History) -> dict[str, str]:
         found[names.ANNOTATION_IN_PLACE] = history.in_place
     if history.promoted:
         found[names.ANNOTATION_PROMOTED] = history.promoted
+    if history.served:
+        found[names.ANNOTATION_SERVED] = history.served
     if history.adopted:
         found[names.ANNOTATION_ADOPTED] = f"{history.adopted} {history.adopted_by} {history.adopted_why}"
     if history.refused:

@@ -35,6 +35,11 @@ ENDPOINT_SECONDS: Final = 5
 EXIT_SECONDS: Final = 15
 #: Seconds between start-up probes: how late a ready engine may be noticed.
 STARTUP_PERIOD: Final = 5
+#: Seconds beyond the start-up time before a rollout counts as failed: scheduling, and an image that is mostly there.
+PROGRESS_MARGIN: Final = 30
+#: Starts of one engine that a rollout waits for. The kubelet starts one that died anew after 10 s, then 20 s, and each
+#: start has its own wait for a setpoint. One that dies a third time will not come up by being started again.
+ENGINE_STARTS: Final = 3
 
 #: Of a container that serves nothing. Prometheus makes a target of every container, and of one without a port an
 #: address that never answers; with this one it is the engine's own target again. Of another protocol than the engine's,
@@ -304,6 +309,11 @@ def waiting_seconds(service: InferenceService) -> int:
         return 0
     adapters = ADAPTERS_WAIT_SECONDS if service.spec.adapters is not None else 0.0
     return math.ceil(max(SETPOINT_WAIT_SECONDS, adapters))
+
+
+def progress_seconds(service: InferenceService) -> int:
+    """Seconds without progress after which a rollout counts as failed: no pod that comes up may take longer."""
+    return startup_seconds(service) + ENGINE_STARTS * waiting_seconds(service) + PROGRESS_MARGIN
 
 
 def _environment(service: InferenceService, config: Config) -> list[Object]:

@@ -17,6 +17,7 @@ from flyball_operator.reconcile.plan import causes, in_place, progress, renewal,
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
+from flyball_operator.reconcile.plan.pod import progress_seconds
 from flyball_operator.reconcile.plan.pods import condition
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.revision_analysis import JudgedRevision
@@ -84,7 +85,13 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
     so_far = revision_analysis.noted(service, snapshot, deployment, so_far, last_good)
     left = in_place.seconds_left(service, snapshot, current, kept)
-    attempt = _Attempt.of(snapshot, deployment, spec_hash, advice=causes.IN_PLACE if left is None else in_place.ADVICE)
+    attempt = _Attempt.of(
+        snapshot,
+        deployment,
+        spec_hash,
+        advice=causes.IN_PLACE if left is None else in_place.ADVICE,
+        startup=progress_seconds(service) if revision_analysis.judged(service, so_far, last_good) else None,
+    )
     judged = _judge(so_far, attempt, now=timestamp(snapshot.now), has_good=last_good is not None)
     back = last_good if judged.failed is not None else None
     target = back or current
@@ -139,7 +146,8 @@ class _Attempt:
     """What became of the template asked for in the Deployment that has it.
 
     `deployment`: None while it does not have it. `cause`: why its pods are not all Ready. `proven`: one of them is.
-    `started`: when the first of them had a node.
+    `started`: when the first of them had a node. `startup`: seconds that its first pods have to be Ready while it is
+    judged; None where it is not.
     """
 
     deployment: Object | None
@@ -147,15 +155,19 @@ class _Attempt:
     proven: bool
     started: datetime | None
     now: datetime
+    startup: int | None
 
     @classmethod
-    def of(cls, snapshot: Snapshot, deployment: Object | None, spec_hash: str, *, advice: str) -> _Attempt:
+    def of(
+        cls, snapshot: Snapshot, deployment: Object | None, spec_hash: str, *, advice: str, startup: int | None
+    ) -> _Attempt:
         return cls(
             deployment=deployment if deployment is not None and progress.runs(deployment, spec_hash) else None,
             cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events, advice=advice),
             proven=causes.runs(snapshot.pods, spec_hash),
             started=moment(causes.started(snapshot.pods, spec_hash)),
             now=snapshot.now,
+            startup=startup,
         )
 
     @property
@@ -168,20 +180,21 @@ class _Attempt:
 
         The Deployment's controller says when nothing has progressed for long. It says so on after a shortage, too, and
         of pods that waited for a node for most of that time. While a template is judged, it says so later by the time
-        for which pods are judged, so the time since it was asked for decides.
+        for which pods are held, so the time since it was asked for decides. Once one of its pods was Ready, it has
+        come up: a pod that is evicted, or not Ready for a moment, is the Deployment's matter again.
         """
         if self.deployment is None or self.proven or self.waits:
             return None
         if self.cause is not None and self.cause.is_permanent:
             return 0.0
         progressing = condition(self.deployment, "Progressing")
-        judges = float(self.deployment["spec"].get("minReadySeconds") or 0)
         # The Deployment keeps the condition of an earlier template when it finds the ReplicaSet of this one again.
         ours = str(progressing.get("lastUpdateTime", "")) >= so_far.since
-        if not judges and (not ours or progressing.get("reason") != "ProgressDeadlineExceeded"):
+        startup = None if so_far.served else self.startup
+        if startup is None and (not ours or progressing.get("reason") != "ProgressDeadlineExceeded"):
             return None
-        deadline = float(self.deployment["spec"]["progressDeadlineSeconds"]) - judges
-        asked = moment(so_far.since) if judges else None
+        deadline = float(self.deployment["spec"]["progressDeadlineSeconds"] if startup is None else startup)
+        asked = None if startup is None else moment(so_far.since)
         begun = max((found for found in (self.started, so_far.resumed, asked) if found is not None), default=None)
         passed = deadline if begun is None else (self.now - begun).total_seconds()
         # No more than all of it where the clock was set back.
@@ -194,6 +207,8 @@ def _judge(so_far: History, attempt: _Attempt, *, now: str, has_good: bool) -> H
         return so_far
     if progress.whole(attempt.deployment):
         return so_far.rolled_out()
+    if attempt.startup is not None and attempt.proven:
+        so_far = so_far.serving(now)
     if so_far.failed is not None:
         return so_far
     complete = progress.complete(attempt.deployment)
