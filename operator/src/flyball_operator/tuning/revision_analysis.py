@@ -176,5 +176,5 @@ def _sum(outcomes: PodOutcomes, pods: Collection[str], objective: str) -> Object
 
 
 def _held(why: str) -> Verdict:
-    held = "no more pods are replaced before each has been Ready for spec.rollout.canary.duration"
+    held = "no more pods are replaced before each has been Ready for spec.rollout.canary.duration and startupTimeout"
     return Verdict(AnalysisPhase.RUNNING, f"the new revision cannot be judged ({why}); {held}")

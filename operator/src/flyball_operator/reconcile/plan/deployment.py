@@ -20,8 +20,9 @@ from flyball_operator.reconcile.plan.pod import progress_seconds
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 
 #: Seconds after a revision was judged, before the Deployment's controller goes on without a verdict. By then the tuner
-#: has looked a last time (every 15 s), written what came of it, and the reconciler has acted on it.
-VERDICT_MARGIN: Final = 60
+#: has looked a last time (every 15 s, or at the next tick of at most 60 s), written what came of it, and the reconciler
+#: has acted on it.
+VERDICT_MARGIN: Final = 120
 
 
 def render(service: InferenceService, rollout: RolloutDecision, live: Object | None) -> Object:
@@ -92,9 +93,13 @@ def canary_steps(service: InferenceService, replicas: int, surge: int) -> tuple[
 
 
 def judged_seconds(service: InferenceService) -> int:
-    """For how long the Deployment's controller holds pods that are Ready for new, so that no others are replaced."""
+    """For how long the Deployment's controller holds pods that are Ready for new, so that no others are replaced.
+
+    It counts from when each pod is Ready, the tuner from when all that are judged are. Between the first and the last
+    is at most the start-up time, so that is added. A verdict ends it at once.
+    """
     canary = service.spec.rollout.canary
-    return canary.duration_seconds + VERDICT_MARGIN if canary is not None else 0
+    return canary.duration_seconds + progress_seconds(service) + VERDICT_MARGIN if canary is not None else 0
 
 
 def judged_pods(live: Object) -> int:
