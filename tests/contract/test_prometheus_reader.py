@@ -27,6 +27,7 @@ from flyball_operator.tuning.observe.signals import (
     Missing,
     Observation,
     OrderOutcome,
+    PodCounts,
     PodOutcomes,
     RequestLoad,
     Signals,
@@ -149,12 +150,15 @@ async def test_requests_are_counted_for_each_pod_and_a_pod_without_any_is_there_
             while True:
                 found = (await reader.pod_outcomes({CHAT: 60}))[CHAT]
                 assert not isinstance(found, Unobserved)
-                if found.get("chat-0") and found["chat-0"]["TimePerOutputToken/0.06"].total > 3:
+                busiest = found.get("chat-0", PodCounts())
+                if busiest.answered > 3 and sum(one.total for one in busiest.objectives.values()) > 3:
                     break
                 await asyncio.sleep(0.1)
         assert found.keys() == {"chat-0", "chat-1"}
-        assert sum(one.total for one in found["chat-1"].values()) == 0
-        assert found["chat-0"].keys() == {"TimePerOutputToken/0.06"}
+        assert sum(one.total for one in found["chat-1"].objectives.values()) == 0
+        assert found["chat-1"].answered == 0
+        assert busiest.objectives.keys() == {"TimePerOutputToken/0.06"}
+        assert busiest.failed == 0
 
 
 async def test_requests_of_a_pod_that_is_scraped_slowly_are_counted_over_its_window(tmp_path: Path) -> None:
@@ -166,7 +170,7 @@ async def test_requests_of_a_pod_that_is_scraped_slowly_are_counted_over_its_win
         await read_until(reader, lambda found: (_seconds(found) or 0) > 2 * 6)
         async with asyncio.timeout(PATIENCE):
             found: PodOutcomes | Unobserved = {}
-            while isinstance(found, Unobserved) or not sum(one.total for one in found.get("chat-0", {}).values()):
+            while isinstance(found, Unobserved) or not found.get("chat-0", PodCounts()).answered:
                 await asyncio.sleep(0.1)
                 # It was Ready a second ago: between two scrapes there is no increase.
                 found = (await reader.pod_outcomes({CHAT: 1}))[CHAT]

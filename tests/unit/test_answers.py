@@ -21,11 +21,12 @@ from flyball_operator.prometheus.answers import (
     step_key,
     step_window,
 )
-from flyball_operator.prometheus.queries import CELLS, COUNTED, NAMESPACE, SCRAPED, UID, targets
+from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, NAMESPACE, SCRAPED, UID, targets
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Missing,
     ObjectiveCounts,
+    PodCounts,
     RequestLoad,
     Signals,
     StepWindow,
@@ -159,17 +160,22 @@ def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
 class TestOutcomesOfPods:
     def test_a_pod_that_is_scraped_is_there_whether_it_counted_anything_or_not(self) -> None:
         found = pod_outcomes_of({"pods": scraped("a", "b") | counted("a", met=9, violated=1)})
-        assert found == {"a": {"ttft": ObjectiveCounts(9, 1)}, "b": {}}
+        assert found == {"a": PodCounts({"ttft": ObjectiveCounts(9, 1)}), "b": PodCounts()}
 
     def test_one_job_is_believed_that_of_the_most_pods(self) -> None:
         whole = scraped("a", "b") | counted("a", met=9) | counted("b", met=8)
         assert pod_outcomes_of({"part": scraped("a") | counted("a", met=90), "whole": whole}) == {
-            "a": {"ttft": ObjectiveCounts(9, 0)},
-            "b": {"ttft": ObjectiveCounts(8, 0)},
+            "a": PodCounts({"ttft": ObjectiveCounts(9, 0)}),
+            "b": PodCounts({"ttft": ObjectiveCounts(8, 0)}),
         }
 
     def test_counts_of_a_pod_that_is_not_scraped_any_more_are_left_out(self) -> None:
-        assert pod_outcomes_of({"pods": scraped("a") | counted("gone", met=9)}) == {"a": {}}
+        assert pod_outcomes_of({"pods": scraped("a") | counted("gone", met=9)}) == {"a": PodCounts()}
+
+    def test_requests_that_end_with_an_error_are_counted_beside_those_of_objectives(self) -> None:
+        ended = {(ENDED, "a", "", "finished"): 7.0, (ENDED, "a", "", "error"): 3.0}
+        found = pod_outcomes_of({"pods": scraped("a") | counted("a", met=7) | ended})
+        assert found == {"a": PodCounts({"ttft": ObjectiveCounts(7, 0)}, answered=7, failed=3)}
 
     def test_of_nothing_there_is_nothing(self) -> None:
         assert pod_outcomes_of({}) == {}

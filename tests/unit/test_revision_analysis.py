@@ -8,7 +8,7 @@ import pytest
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import AnalysisPhase
-from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, PodOutcomes, Unobserved
+from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, PodCounts, PodOutcomes, Unobserved
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.revision_analysis import (
     FINAL_ERRORS,
@@ -32,7 +32,16 @@ WELL = ObjectiveCounts(990, 10)
 
 
 def counted(new: ObjectiveCounts, earlier: ObjectiveCounts = WELL, objective: LatencyObjective = TTFT) -> PodOutcomes:
-    return {"new-0": {objective.id: new}, "old-0": {objective.id: earlier}, "old-1": {}}
+    return {"new-0": PodCounts({objective.id: new}), "old-0": PodCounts({objective.id: earlier}), "old-1": PodCounts()}
+
+
+def ended(new: tuple[float, float], earlier: tuple[float, float]) -> PodOutcomes:
+    """Requests without an error and with one, of which each of the former met the objective."""
+    (answered, failed), (before, failed_before) = new, earlier
+    return {
+        "new-0": PodCounts({TTFT.id: ObjectiveCounts(answered, 0)}, answered, failed),
+        "old-0": PodCounts({TTFT.id: ObjectiveCounts(before, 0)}, before, failed_before),
+    }
 
 
 def verdict(outcomes: PodOutcomes | Unobserved, *, passed: float = 60.0, objective: LatencyObjective = TTFT) -> Verdict:
@@ -93,20 +102,40 @@ def test_gaps_of_one_answer_are_not_as_many_requests() -> None:
 
 def test_one_missed_objective_of_several_is_enough_and_is_the_one_that_is_named() -> None:
     outcomes = {
-        "new-0": {TTFT.id: ObjectiveCounts(1000, 0), E2E.id: ObjectiveCounts(900, 100)},
-        "old-0": {TTFT.id: WELL, E2E.id: ObjectiveCounts(1000, 0)},
+        "new-0": PodCounts({TTFT.id: ObjectiveCounts(1000, 0), E2E.id: ObjectiveCounts(900, 100)}),
+        "old-0": PodCounts({TTFT.id: WELL, E2E.id: ObjectiveCounts(1000, 0)}),
     }
     found = judge(PODS, outcomes, (TTFT, E2E), passed=60.0, duration=DURATION)
     expect(AnalysisPhase.FAILED, found, "missed e2e")
     assert "ttft" not in found.message
 
 
+@pytest.mark.parametrize("passed", [60.0, DURATION])
+@pytest.mark.parametrize("new", [(0, 10), (900, 100)])
+def test_a_revision_whose_requests_end_with_errors_is_aborted(new: tuple[float, float], passed: float) -> None:
+    found = verdict(ended(new, (900, 1)), passed=passed)
+    expect(AnalysisPhase.FAILED, found, "more requests to the new revision end with an error: without an error")
+    assert f"{new[0] / sum(new):.2%}".replace("%", f" % of {sum(new)} requests, earlier 99.89 %") in found.message
+
+
+@pytest.mark.parametrize("passed", [60.0, DURATION])
+@pytest.mark.parametrize(
+    ("new", "earlier"),
+    [((0, 1), (100_000, 0)), ((79, 1), (99_900, 100)), ((90, 10), (900, 100)), ((0, 100), (0, 0)), ((0, 0), (900, 0))],
+    ids=["the first one", "one by chance", "as many as earlier", "nothing to compare with", "none"],
+)
+def test_errors_that_may_be_chance_or_are_the_earlier_ones_too_abort_nothing(
+    new: tuple[float, float], earlier: tuple[float, float], passed: float
+) -> None:
+    assert verdict(ended(new, earlier), passed=passed).phase is not AnalysisPhase.FAILED
+
+
 @pytest.mark.parametrize(
     ("outcomes", "says"),
     [
         (Unobserved(Missing.UNREACHABLE, "connection refused"), "PrometheusUnreachable: connection refused"),
-        ({"old-0": {TTFT.id: WELL}}, "no series of new-0"),
-        ({"new-0": {TTFT.id: WELL}}, "no series of the earlier pods"),
+        ({"old-0": PodCounts({TTFT.id: WELL})}, "no series of new-0"),
+        ({"new-0": PodCounts({TTFT.id: WELL})}, "no series of the earlier pods"),
     ],
 )
 def test_what_cannot_be_seen_is_held_however_long(outcomes: PodOutcomes | Unobserved, says: str) -> None:

@@ -9,7 +9,7 @@ from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import AnalysisPhase, AnalysisStatus
 from flyball_operator.kube.status import QUIET_SECONDS
-from flyball_operator.tuning.observe.signals import ObjectiveCounts, PodOutcomes
+from flyball_operator.tuning.observe.signals import ObjectiveCounts, PodCounts, PodOutcomes
 from flyball_operator.tuning.report.analysis_report import LOOK_SECONDS
 from flyball_operator.tuning.spec import tuning_spec
 
@@ -33,7 +33,8 @@ def counted(harness: Harness, *, met: int) -> PodOutcomes:
     # Gaps come by the hundred.
     many = {one.id: 100 if one.name == "itl" else 1 for one in objectives}
     new = {name: ObjectiveCounts(met * times, (100 - met) * times) for name, times in many.items()}
-    return {"new-1": new, "old-1": {name: ObjectiveCounts(900 * times, 0) for name, times in many.items()}, "old-2": {}}
+    earlier = {name: ObjectiveCounts(900 * times, 0) for name, times in many.items()}
+    return {"new-1": PodCounts(new), "old-1": PodCounts(earlier), "old-2": PodCounts()}
 
 
 async def seconds(harness: Harness, tuner: Any, count: float) -> None:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flyball_engine.contract import StepKind
-from flyball_operator.prometheus.queries import CELLS, COUNTED, FIELD, JOB, NAMESPACE, POD, PRESENT, SCRAPED, UID
+from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, FIELD, JOB, NAMESPACE, POD, PRESENT, SCRAPED, UID
 from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
@@ -19,6 +19,7 @@ from flyball_operator.tuning.observe.signals import (
     Missing,
     ObjectiveCounts,
     OrderOutcome,
+    PodCounts,
     PodOutcomes,
     RequestLoad,
     Signals,
@@ -52,7 +53,7 @@ ByJob: TypeAlias = Mapping[str, Mapping[_Key, float]]
 StepKey: TypeAlias = tuple[str, str, str]
 #: What a count of requests is known by: its field, where the query has several, its objective and its outcome.
 CountKey: TypeAlias = tuple[str, str, str]
-#: Likewise of one pod: its field, its pod, its objective and its outcome.
+#: Likewise of one pod: its field, its pod, its objective, empty where it counts all requests, and its outcome.
 PodCountKey: TypeAlias = tuple[str, str, str, str]
 #: What a limit is known by: least or most, and its name.
 LimitKey: TypeAlias = tuple[str, str]
@@ -244,7 +245,7 @@ def outcomes_of(found: Mapping[CountKey, float]) -> dict[str, ObjectiveCounts]:
 
 
 def pod_outcomes_of(found: ByJob[PodCountKey]) -> PodOutcomes:
-    """Outcomes by pod and objective id, as one job has them: the one that scrapes most pods, then of most requests.
+    """Outcomes by pod, as one job has them: the one that scrapes most pods, then of most requests.
 
     A pod that is scraped is there, even where it has counted nothing.
     """
@@ -259,7 +260,14 @@ def pod_outcomes_of(found: ByJob[PodCountKey]) -> PodOutcomes:
     for (name, pod, objective, outcome), value in said.items():
         if name == COUNTED and pod in pods:
             pods[pod][name, objective, outcome] = value
-    return {pod: outcomes_of(counts) for pod, counts in pods.items()}
+    return {
+        pod: PodCounts(
+            outcomes_of(counts),
+            answered=max(0.0, said.get((ENDED, pod, "", "finished"), 0.0)),
+            failed=max(0.0, said.get((ENDED, pod, "", "error"), 0.0)),
+        )
+        for pod, counts in pods.items()
+    }
 
 
 def ran_of(found: ByJob[LimitKey]) -> Ran:

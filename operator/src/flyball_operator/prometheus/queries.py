@@ -178,19 +178,22 @@ def attainment(window: int, targets: str = _TARGETS) -> str:
 #: The fields of `pod_outcomes`.
 SCRAPED: Final = "scraped"
 COUNTED: Final = "counted"
+ENDED: Final = "ended"
 
 
 def pod_outcomes(window: int, targets: str) -> str:
-    """Requests by pod, objective and outcome in a window, and which pods are scraped; `field` names the figure.
+    """Requests by pod and outcome in a window, also by objective, and which pods are scraped; `field` names the figure.
 
     The counters are of an engine, however many targets lead to it.
     """
     labels = (POD, "objective", "outcome")
     counted = _selected(MetricName.OBJECTIVE_REQUESTS, targets)
+    ended = _selected(MetricName.REQUESTS, targets, 'outcome=~"finished|error"')
     return _together(
         {
             SCRAPED: _aggregate("count", _selected(PRESENT, targets), POD),
             COUNTED: _aggregate("max", f"increase({counted}[{window}s])", *labels),
+            ENDED: _aggregate("max", f"increase({ended}[{window}s])", POD, "outcome"),
         }
     )
 

@@ -168,8 +168,21 @@ class ObjectiveCounts:
         return self.met + self.violated
 
 
-#: What came of requests by pod and objective id, in a window. A pod without requests has an empty mapping.
-PodOutcomes: TypeAlias = Mapping[str, Mapping[str, ObjectiveCounts]]
+@dataclass(frozen=True)
+class PodCounts:
+    """What came of the requests of one pod in a window.
+
+    `objectives`: by objective id. `answered`: requests that came to their end without an error, `failed` those that
+    ended with one in the engine. Refused ones, and those whose client left, are neither.
+    """
+
+    objectives: Mapping[str, ObjectiveCounts] = field(default_factory=dict)
+    answered: float = 0.0
+    failed: float = 0.0
+
+
+#: By pod. One without requests is there, too.
+PodOutcomes: TypeAlias = Mapping[str, PodCounts]
 
 
 @dataclass(frozen=True, kw_only=True)
