@@ -64,6 +64,18 @@ async def test_requests_are_counted_since_the_new_pods_were_ready_every_15_s() -
 
 
 @in_virtual_time
+async def test_a_look_that_was_not_made_is_made_at_the_next_tick() -> None:
+    """Prometheus is asked for a few services at once."""
+    harness = judging()
+    tuner = harness.tuner()
+    harness.update_pods(tuner)
+    for _ in range(3):
+        assert tuner.judged_window() is not None
+    await seconds(harness, tuner, LOOK_SECONDS / 3)
+    assert tuner.judged_window() is None
+
+
+@in_virtual_time
 async def test_what_misses_is_told_at_once_and_what_keeps_when_the_time_is_over() -> None:
     worse, better = judging(), judging()
     worse.by_pod = counted(worse, met=20)

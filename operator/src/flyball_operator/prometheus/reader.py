@@ -13,6 +13,7 @@ further call is made. Who asks for the past waits for each answer in the thread 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,9 @@ TIMEOUT: Final = 4.0
 FEW: Final = 50
 #: Queries of a tick for one part: load, outcomes and steps.
 MOST_QUERIES: Final = 3
+#: Services whose requests are asked for by pod at once. Such a query spans up to a day, and Prometheus runs 20 at once
+#: by default. At the usual tick that is 24 services in 15 s; of more, each is judged by fewer looks.
+MOST_JUDGED: Final = 8
 
 
 #: A tick may come early by so much and have the window that is due, in seconds.
@@ -167,11 +171,13 @@ class PrometheusReader:
         self._source = source
         self._timeout = timeout
         self._clock = clock
-        # One for each query of each part and window, and one that asks what is scraped at all. Few are ever started.
-        most = MOST_QUERIES * queries.PARTS * (1 + len(LONGER_WINDOWS)) + 1
+        # One for each query of each part and window, and of each judged service, and one that asks what is scraped at all. Few are ever started.
+        most = MOST_QUERIES * queries.PARTS * (1 + len(LONGER_WINDOWS)) + MOST_JUDGED + 1
         self._pool = ThreadPoolExecutor(max_workers=most, thread_name_prefix="prometheus")
         self._explaining: set[asyncio.Future[Any]] = set()
-        self._judging: set[asyncio.Future[Any]] = set()
+        #: Calls for judged services that nobody has answered yet, and when each service was asked for last.
+        self._judging: dict[Identity, set[asyncio.Future[Any]]] = {}
+        self._judged_at: dict[Identity, float] = {}
         self._least_window = least_window
         self._only = only
         self._shard = shard
@@ -291,22 +297,28 @@ class PrometheusReader:
     async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
         """What came of the requests of each pod of these services, over so many seconds each.
 
+        Of more than `MOST_JUDGED` those that were asked for longest ago; the others are absent, and come next.
+        """
+        self._judging = {one: busy for one, busy in self._judging.items() if busy}
+        self._judged_at = {one: at for one, at in self._judged_at.items() if one in self._windows}
+        room = max(0, MOST_JUDGED - len(self._judging))
+        chosen = sorted(windows, key=lambda one: self._judged_at.get(one, -math.inf))[:room]
+        found = await asyncio.gather(*(self._pod_outcomes(one, windows[one]) for one in chosen))
+        return dict(zip(chosen, found, strict=True))
+
+    async def _pod_outcomes(self, identity: Identity, window: int) -> PodOutcomes | Unobserved:
+        """The same of one service: a query that fails, or takes too long, is its own.
+
         Over no less than the service's own window: a shorter one has no two scrapes, and so no increase.
         """
-        questions: list[_Question] = [
-            (
-                queries.pod_outcomes(
-                    max(window, self._windows.get(identity, self._least_window)), queries.targets(identity)
-                ),
-                answers.pod_count_figures,
-            )
-            for identity, window in windows.items()
-        ]
+        self._judged_at[identity] = self._clock()
+        seconds = max(window, self._windows.get(identity, self._least_window))
+        question = queries.pod_outcomes(seconds, queries.targets(identity)), answers.pod_count_figures
         try:
-            found = await self._ask(self._judging, questions)
+            (found,) = await self._ask(self._judging.setdefault(identity, set()), [question])
         except PrometheusError as error:
-            return dict.fromkeys(windows, Unobserved(error.missing, str(error)))
-        return {one: answers.pod_outcomes_of(said.of(one)) for one, said in zip(windows, found, strict=True)}
+            return Unobserved(error.missing, str(error))
+        return answers.pod_outcomes_of(found.of(identity))
 
     async def _ask(self, busy: set[asyncio.Future[Any]], questions: Sequence[_Question]) -> list[Any]:
         """The answers, asked for side by side."""

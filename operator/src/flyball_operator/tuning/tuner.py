@@ -64,7 +64,7 @@ class SignalReader(Protocol):
         ...
 
     async def pod_outcomes(self, windows: Mapping[Identity, int]) -> Mapping[Identity, PodOutcomes | Unobserved]:
-        """What came of the requests of each pod of these services, over so many seconds each."""
+        """What came of the requests of each pod of these services, over so many seconds each; not of all at once."""
         ...
 
 

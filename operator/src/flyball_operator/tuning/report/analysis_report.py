@@ -32,11 +32,9 @@ class AnalysisReport:
         canary = service.status.canary
         if canary is None or self._is_decided(canary) or service.spec.rollout.canary is None:
             return None
-        now = self._clock()
         since = _compared(canary, pods).since
-        if since is None or (self._looked is not None and now - self._looked < LOOK_SECONDS):
+        if since is None or (self._looked is not None and self._clock() - self._looked < LOOK_SECONDS):
             return None
-        self._looked = now
         # A clock that is behind counts from a moment ago.
         return max(1, int(self._wall() - since))
 
@@ -47,7 +45,8 @@ class AnalysisReport:
         pods: Sequence[EnginePod],
         outcomes: PodOutcomes | Unobserved,
     ) -> None:
-        """Take in what came of requests. A verdict stays for as long as this revision is judged."""
+        """Take in what came of requests, which is a look. A verdict stays for as long as this revision is judged."""
+        self._looked = self._clock()
         canary, asked = service.status.canary, service.spec.rollout.canary
         if canary is None or asked is None or self._is_decided(canary):
             return
