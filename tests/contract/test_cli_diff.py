@@ -224,7 +224,9 @@ def test_a_canary_says_how_many_pods_are_replaced_first(typed: Any, replicas: in
     changes = {"spec.engine.image": "vllm/next:1", "spec.rollout": {"canary": {}}, "spec.replicas": replicas}
     manifest = edited(MANIFEST, changes)
     assert f"pods: {first}, judged by the objectives as spec.rollout.canary says\n" in typed(manifest, code=1).out
-    assert typed(manifest, "-o", "json", code=1)["pods"]["judged"] == judged
+    pods = typed(manifest, "-o", "json", code=1)["pods"]
+    assert pods["judged"] == judged
+    assert max(pods["max_surge"], pods["max_unavailable"]) == judged
 
 
 def test_a_canary_judges_nothing_where_no_pod_is_replaced(typed: Any) -> None:

@@ -144,15 +144,17 @@ def _pods(before: InferenceService | None, after: InferenceService, deployment: 
             )
         elif noted.failed is not None and before.spec.rollout != after.spec.rollout:
             replaced, why = True, "the template that failed is tried again, in other steps"
+    judged = replaced and after.spec.rollout.canary is not None
+    canary = canary_steps(after, replicas, surge) if judged else (0, 0)
     return Pods(
         replaced=replaced,
         why=why,
         fields=fields if replaced else (),
         replicas_before=0 if before is None else wanted_replicas(before, deployment),
         replicas_after=replicas,
-        max_surge=surge,
-        max_unavailable=unavailable,
-        judged=max(canary_steps(after, replicas, surge)) if replaced and after.spec.rollout.canary is not None else 0,
+        max_surge=max(surge, canary[0]),
+        max_unavailable=max(unavailable, canary[1]),
+        judged=max(canary),
     )
 
 

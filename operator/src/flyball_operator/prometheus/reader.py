@@ -171,7 +171,8 @@ class PrometheusReader:
         self._source = source
         self._timeout = timeout
         self._clock = clock
-        # One for each query of each part and window, and of each judged service, and one that asks what is scraped at all. Few are ever started.
+        # One for each query of each part and window, for each judged service, and one that asks what is scraped at all.
+        # Few are ever started.
         most = MOST_QUERIES * queries.PARTS * (1 + len(LONGER_WINDOWS)) + MOST_JUDGED + 1
         self._pool = ThreadPoolExecutor(max_workers=most, thread_name_prefix="prometheus")
         self._explaining: set[asyncio.Future[Any]] = set()
