@@ -84,10 +84,12 @@ def judge(
         for objective in objectives
     ]
     errors = _ErrorShares(_requests(outcomes, pods.new), _requests(outcomes, pods.earlier))
-    said = [*shares, errors]
+    said: list[_Shares | _ErrorShares] = [*shares, errors]
     over = passed >= duration
     sure = FINAL_ERRORS if over else INTERIM_ERRORS
-    faults = [f"the new revision missed {_listed(missed)}"] if (missed := [o for o in shares if o.misses(sure)]) else []
+    faults = []
+    if missed := [one for one in shares if one.misses(sure)]:
+        faults.append(f"the new revision missed {_listed(missed)}")
     if errors.are_more(sure):
         faults.append(f"more requests to the new revision end with an error: {errors}")
     if faults:
