@@ -124,6 +124,10 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
         READY: GONE,
         condition("Ready", "False", "CanaryAnalysis"): (1, 0),
     }, 100, set()),
+    ("a new revision cannot be judged", {
+        READY: GONE,
+        condition("Ready", "False", "CanaryNotJudged"): (1, 0),
+    }, 40, {"FlyballRolloutWaits"}),
     ("Prometheus loses the pods", {
         condition("MetricsAvailable", "True", "Scraped"): GONE,
         condition("MetricsAvailable", "False", "NotScraped"): (1, 0),

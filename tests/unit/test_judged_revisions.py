@@ -174,6 +174,18 @@ def test_what_the_tuner_counts_is_told_meanwhile() -> None:
     assert world.message("Ready") == "1 pod has the new revision, judged for 10m more"
 
 
+def test_a_revision_that_cannot_be_judged_says_so_by_its_reason_and_may_be_judged_later() -> None:
+    world = serving()
+    edit(world)
+    say(world, AnalysisPhase.INCONCLUSIVE, "the new revision cannot be judged (PrometheusUnreachable: refused)")
+    assert world.condition("Progressing") == ("True", "CanaryNotJudged")
+    assert world.condition("Ready") == ("False", "CanaryNotJudged")
+    assert "PrometheusUnreachable" in world.message("Ready")
+    assert steps(world) == (2, 0)
+    say(world, AnalysisPhase.RUNNING, "1 pod has the new revision, judged for 10m more")
+    expect_judged(world)
+
+
 @pytest.mark.parametrize("other", [{"revision": "another"}, {"startTime": "2025-01-01T00:00:00Z"}])
 @pytest.mark.parametrize("phase", [AnalysisPhase.FAILED, AnalysisPhase.SUCCESSFUL])
 def test_a_verdict_on_another_revision_or_attempt_says_nothing(phase: AnalysisPhase, other: dict[str, str]) -> None:

@@ -129,7 +129,7 @@ async def test_while_prometheus_is_away_nothing_is_decided_and_then_all_is_count
     await seconds(harness, tuner, 2 * DURATION)
     found = analysis(harness)
     assert found is not None
-    assert found.phase is AnalysisPhase.RUNNING
+    assert found.phase is AnalysisPhase.INCONCLUSIVE
     assert "cannot be judged" in found.message
     harness.by_pod = counted(harness, met=20)
     await seconds(harness, tuner, 2 * LOOK_SECONDS)

@@ -274,8 +274,14 @@ class AnalysisPhase(StrEnum):
     """How far the analysis of a canary is, in the words of Argo Rollouts' AnalysisRun."""
 
     RUNNING = "Running"
+    INCONCLUSIVE = "Inconclusive"
     SUCCESSFUL = "Successful"
     FAILED = "Failed"
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is the last word on this revision."""
+        return self in (AnalysisPhase.SUCCESSFUL, AnalysisPhase.FAILED)
 
 
 class CanaryStatus(ReportedModel):
@@ -299,7 +305,7 @@ class AnalysisStatus(ReportedModel):
     start_time: Time
     """As in `canary`."""
     phase: Annotated[AnalysisPhase, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 63})]
-    """Running, Successful or Failed."""
+    """Running, Inconclusive for as long as it cannot be judged, Successful or Failed."""
     message: Sentence = ""
     """Why, in a sentence."""
 

@@ -282,8 +282,8 @@ def _rollout(found: Found, progressing: Condition, noted: history.History) -> It
         yield "New pods wait for that: it is outside the spec."
     elif reason in SHORTAGES:
         yield f"New pods wait for something outside the spec ({reason}): {sentence(message)}"
-    elif reason == ReconcileReason.CANARY_ANALYSIS:
-        yield f"A new revision is judged on a share of the pods{since}: {sentence(message)}"
+    elif reason in (ReconcileReason.CANARY_ANALYSIS, ReconcileReason.CANARY_NOT_JUDGED):
+        yield f"A new revision runs on a share of the pods{since}, to be judged: {sentence(message)}"
     elif reason in (ReconcileReason.ROLLING_OUT, ReconcileReason.REPLACING_IN_PLACE):
         yield f"Pods are being replaced{since}, because the pod template changed: {sentence(message)}"
     elif reason == ReconcileReason.ROLLOUT_COMPLETE:

@@ -26,13 +26,14 @@ _NOT_YET = "the pods that are judged are not all Ready"
 class JudgedRevision:
     """The spec hashes of the revision that is judged and of the one that it is compared with.
 
-    `since`: when it was asked for. `message`: what the tuner says of it.
+    `since`: when it was asked for. `message`: what the tuner says of it. `inconclusive`: that it cannot be judged now.
     """
 
     revision: str
     baseline: str
     since: str
     message: str
+    inconclusive: bool
 
 
 def noted(
@@ -48,7 +49,7 @@ def noted(
     if _is_alone(snapshot, deployment, so_far.asked, last_good.spec_hash):
         return so_far.promoting(_NOTHING_TO_COMPARE)
     said = _said(service, so_far)
-    if said is None or said.phase is AnalysisPhase.RUNNING:
+    if said is None or not said.phase.decided:
         return so_far
     if said.phase is AnalysisPhase.SUCCESSFUL:
         return so_far.promoting(said.message or said.phase.value)
@@ -61,7 +62,8 @@ def judged(service: InferenceService, so_far: History, last_good: Revision | Non
         return None
     said = _said(service, so_far)
     message = said.message if said is not None and said.message else _NOT_YET
-    return JudgedRevision(so_far.asked, last_good.spec_hash, so_far.since, message)
+    inconclusive = said is not None and said.phase is AnalysisPhase.INCONCLUSIVE
+    return JudgedRevision(so_far.asked, last_good.spec_hash, so_far.since, message, inconclusive)
 
 
 def _is_asked_for(service: InferenceService, so_far: History) -> bool:

@@ -70,8 +70,10 @@ class ReconcileReason(StrEnum):
     """Pods are being brought to the template asked for."""
     CANARY_ANALYSIS = "CanaryAnalysis"
     """A share of the pods has the template asked for, and is judged by the objectives before the others follow."""
+    CANARY_NOT_JUDGED = "CanaryNotJudged"
+    """The same, but it cannot be judged: Prometheus does not answer, or does not see its pods."""
     REPLACING_IN_PLACE = "ReplacingInPlace"
-    """The same, where no device was free: earlier pods end before new ones start."""
+    """Pods are being brought to the template where no device was free: earlier pods end before new ones start."""
     ROLLOUT_COMPLETE = "RolloutComplete"
     """All pods have the template asked for."""
     ROLLED_BACK = "RolledBack"
@@ -234,7 +236,9 @@ def _going_on(rollout: RolloutDecision, detail: str) -> ConditionClaim:
         return ConditionClaim(True, rollout.cause.reason, f"{rollout.cause.message.rstrip('.')}; {waits}")
     if rollout.judged is not None:
         message = "; ".join(part for part in (rollout.judged.message, detail) if part)
-        return ConditionClaim(True, ReconcileReason.CANARY_ANALYSIS, message)
+        judged = ReconcileReason.CANARY_ANALYSIS
+        reason = ReconcileReason.CANARY_NOT_JUDGED if rollout.judged.inconclusive else judged
+        return ConditionClaim(True, reason, message)
     adopting = _ADOPTING.get(rollout.history.adopted_why) if rollout.standing in _TAKING else None
     promoted = rollout.history.promoted and f"{rollout.history.promoted}; the other pods follow"
     message = ". ".join(part for part in (promoted, adopting, detail) if part)

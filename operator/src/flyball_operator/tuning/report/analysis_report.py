@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flyball_operator.api.v1alpha1 import AnalysisPhase, AnalysisStatus, CanaryStatus, InferenceService
+from flyball_operator.api.v1alpha1 import AnalysisStatus, CanaryStatus, InferenceService
 from flyball_operator.tuning import revision_analysis
 from flyball_operator.tuning.observe.signals import PodOutcomes, Unobserved
 from flyball_operator.tuning.ports import EnginePod
@@ -77,7 +77,7 @@ class AnalysisReport:
         return said is not None and (said.revision, said.start_time) == (canary.revision, canary.start_time)
 
     def _is_decided(self, canary: CanaryStatus) -> bool:
-        return self._is_of(canary) and self._said is not None and self._said.phase is not AnalysisPhase.RUNNING
+        return self._is_of(canary) and self._said is not None and self._said.phase.decided
 
 
 def _compared(canary: CanaryStatus, pods: Sequence[EnginePod]) -> Compared:
