@@ -405,8 +405,8 @@ def test_a_new_revision_that_is_judged() -> None:
     judged = ("True", ReconcileReason.CANARY_ANALYSIS, "1 pod has the new revision, judged for 9m more")
     found = said({"Progressing": judged, "Ready": ("False", *judged[1:])})
     assert found["pods"] == (
-        "A new revision runs on a share of the pods since 2026-11-20T10:00:00Z, to be judged: 1 pod has the new revision,"
-        " judged for 9m more."
+        "A new revision runs on a share of the pods since 2026-11-20T10:00:00Z, to be judged: 1 pod has the new"
+        " revision, judged for 9m more."
     )
     assert found["next"] == "Next: Wait: it goes on by itself."
 

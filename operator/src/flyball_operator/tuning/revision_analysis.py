@@ -216,5 +216,5 @@ def _requests(outcomes: PodOutcomes, pods: Collection[str]) -> ObjectiveCounts:
 
 
 def _held(why: str) -> Verdict:
-    held = "no more pods are replaced before each has been Ready for spec.rollout.canary.duration and startupTimeout"
+    held = "no more pods are replaced before each has been Ready for spec.rollout.canary.duration plus startupTimeout"
     return Verdict(AnalysisPhase.INCONCLUSIVE, f"the new revision cannot be judged ({why}); {held}")
