@@ -49,7 +49,9 @@ def test_a_walk_ends_where_a_fresh_service_begins_and_so_does_the_way_back(
 
 def asked_for(place: str, name: str, spec: Object) -> None:
     """Ask for a spec without pods, and wait until the operator has done all that it can about it."""
-    apply(good(name) | {"spec": spec | {"replicas": 0}}, namespace=place)
+    # The number is the operator's where it scales.
+    without_pods = {field: value for field, value in spec.items() if field != "scaling"} | {"replicas": 0}
+    apply(good(name) | {"spec": without_pods}, namespace=place)
 
     def settled() -> bool:
         service = get(RESOURCE, name, namespace=place) or {}
