@@ -71,7 +71,5 @@ def test_without_the_right_all_else_of_a_service_goes_on_and_it_says_what_to_set
         message = expect_condition(name, "Accepted", "False", "RefusedByServer")
         assert "chart value adapters.enabled: true" in message
         made(name)
-        serve(name)
-        expect_condition(name, "Available", "True", "EndpointsReady")
         patch(RESOURCE, "chat", {"spec": {"replicas": 2}}, namespace=name)
         eventually(lambda: one("deployment", name)["spec"]["replicas"] == 2, expecting="it is scaled")
