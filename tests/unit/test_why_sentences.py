@@ -132,6 +132,11 @@ def test_limits_that_the_tuner_has_not_fitted_to_another_mode_are_not_told_by_it
     )
 
 
+def test_of_an_engine_that_is_governed_no_more_no_act_of_the_tuner_is_waited_for() -> None:
+    found = said(tuning={"mode": "Auto"}, spec__engine__governed=False, spec__tuning={"mode": "Disabled"})
+    assert "as vLLM was started" in found[About.LIMITS]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [

@@ -129,7 +129,7 @@ def _limits(found: Found) -> Iterator[str]:
     if found.spec is None or not found.status.conditions:
         return
     tuned, tuning = found.condition(ConditionType.TUNED), found.status.tuning
-    if tuning.generation and tuning.mode is not found.spec.tuning.mode:
+    if found.spec.governed and tuning.generation and tuning.mode is not found.spec.tuning.mode:
         # Why they are so would be told from a mode that they do not follow yet.
         limits, mode = limits_in_words(_json(tuning.setpoint)), found.spec.tuning.mode.value
         earlier = f"they are those of {tuning.mode.value}"
