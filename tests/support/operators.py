@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from flyball_lab.harness.engine import SetpointSigner
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
@@ -81,8 +80,7 @@ class OperatorProcess:
         self.log = folder / f"{self.name}-{self.port}.log"
         key = folder / "key.pem"
         if not key.exists():
-            made = Ed25519PrivateKey.generate()
-            key.write_bytes(made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            key.write_bytes(SetpointSigner().private_pem)
         environment = {
             "FLYBALL_NAMESPACES": namespace,
             "FLYBALL_POD_NAMESPACE": namespace,

@@ -185,16 +185,12 @@ class RequestLedger:
         """The classes that requests are told apart by: those that are gone are counted no more, so labels are few."""
         self.classifier.follow(classes)
         names = () if classes is None else (DEFAULT_CLASS_LABEL, *classes.names)
-        self._classes = {
-            (name, outcome.value): self._classes.get((name, outcome.value), 0) for name in names for outcome in Outcome
-        }
+        self._classes = _of_these(names, self._classes)
 
     def set_adapters(self, names: Sequence[str]) -> None:
         """The adapters that requests are counted by: those that are gone are counted no more, so labels are few."""
         self._adapter_tokens = {name: self._adapter_tokens.get(name, 0) for name in names}
-        self._adapters = {
-            (name, outcome.value): self._adapters.get((name, outcome.value), 0) for name in names for outcome in Outcome
-        }
+        self._adapters = _of_these(names, self._adapters)
 
     def collect(self) -> LedgerCounts:
         """The counts so far."""
@@ -353,6 +349,12 @@ class RequestLedger:
             self._classes[key] += 1
         if (of_adapter := (request.adapter, outcome.value)) in self._adapters:
             self._adapters[of_adapter] += 1
+
+
+def _of_these(names: Sequence[str], before: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Counts by name and outcome of these names alone; of new ones they begin at 0."""
+    keys = ((name, outcome.value) for name in names for outcome in Outcome)
+    return {key: before.get(key, 0) for key in keys}
 
 
 def _joined(objectives: Sequence[ObjectiveSpec]) -> str:

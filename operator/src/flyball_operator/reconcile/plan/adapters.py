@@ -6,8 +6,6 @@ So a change of the list changes no pod, and a pod that starts needs no operator.
 
 from __future__ import annotations
 
-from typing import Final
-
 from flyball_engine.adapters import ADAPTERS_KEY, AdapterList
 from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object
@@ -15,9 +13,6 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.model_reasons import one_line
 from flyball_operator.reconcile.plan.owned_objects import owned
 from flyball_operator.reconcile.plan.snapshot import Snapshot
-
-#: Seconds until a ConfigMap that was refused is tried again: nobody tells when a right is granted.
-REFUSED_SECONDS: Final = 60.0
 
 
 def config_map_name(service: str) -> str:

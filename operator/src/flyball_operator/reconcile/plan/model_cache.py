@@ -21,14 +21,12 @@ from flyball_operator.reconcile.plan.intents import Create, Delete, Intent
 from flyball_operator.reconcile.plan.model_reasons import FINAL, OF_EXITS, STUCK, ModelReason, one_line
 from flyball_operator.reconcile.plan.pods import condition, has, has_ended
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
-from flyball_operator.reconcile.plan.snapshot import Snapshot
+from flyball_operator.reconcile.plan.snapshot import REFUSED_SECONDS, Snapshot
 
 #: Seconds after which a Job that failed by what passes is made anew: a hub that is down for an hour sees 6 of them.
 RETRY_SECONDS: Final = 600.0
 #: Seconds between two looks at how far a download is. Status is written each minute at most for that alone.
 LOOK_SECONDS: Final = 30.0
-#: Seconds after which a Job that the API server refused is asked for again: nobody tells when a quota has room.
-_REFUSED_SECONDS: Final = 60.0
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 #: What a claim without a volume explains.
 _UNTIL_BOUND: Final = frozenset({ModelReason.DOWNLOAD_PENDING, ModelReason.CLAIM_PENDING})
@@ -116,7 +114,7 @@ def _of_job(service: InferenceService, snapshot: Snapshot) -> ModelState:
 
 def _without_job(leaving: Object | None, snapshot: Snapshot) -> ModelState:
     if leaving is None and snapshot.job_refused:
-        return ModelState(ModelReason.DOWNLOAD_REFUSED, one_line(snapshot.job_refused), again=_REFUSED_SECONDS)
+        return ModelState(ModelReason.DOWNLOAD_REFUSED, one_line(snapshot.job_refused), again=REFUSED_SECONDS)
     return ModelState(ModelReason.DOWNLOAD_PENDING, "a Job that downloads the model is being made", leaving)
 
 

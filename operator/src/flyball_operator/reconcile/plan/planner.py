@@ -37,7 +37,7 @@ from flyball_operator.reconcile.plan.fields import created_entry, differences
 from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
 from flyball_operator.reconcile.plan.model_cache import ModelState
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, decide
-from flyball_operator.reconcile.plan.snapshot import Snapshot
+from flyball_operator.reconcile.plan.snapshot import REFUSED_SECONDS, Snapshot
 
 #: Seconds until a look at garbage collection, which tells nobody when it is done.
 _LEAVING_SECONDS: Final = 2.0
@@ -84,7 +84,7 @@ def plan(snapshot: Snapshot) -> Plan:
     if words := adapters.refusal(snapshot):
         # All else goes on as if the service were accepted: what serves may need it.
         verdict = Acceptance(False, AcceptedReason.REFUSED, words)
-        looks.append(adapters.REFUSED_SECONDS)
+        looks.append(REFUSED_SECONDS)
     if words := settling.words(snapshot, futile, undone, routes=True):
         snapshot = replace(snapshot, route_changed=words)
     if not rest and (words := settling.words(snapshot, futile, undone, routes=False)):

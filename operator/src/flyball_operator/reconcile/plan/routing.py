@@ -21,7 +21,7 @@ from flyball_operator.reconcile.plan import http_route, inference_pool
 from flyball_operator.reconcile.plan.acceptance import CONFLICT_SECONDS, AcceptedReason, conflict
 from flyball_operator.reconcile.plan.model_reasons import one_line
 from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS
-from flyball_operator.reconcile.plan.snapshot import Snapshot
+from flyball_operator.reconcile.plan.snapshot import REFUSED_SECONDS, Snapshot
 
 #: Seconds until objects are made that the status has announced.
 _ANNOUNCED_SECONDS: Final = 1.0
@@ -29,8 +29,6 @@ _ANNOUNCED_SECONDS: Final = 1.0
 #: answers are seen with the resync.
 _ANSWER_SECONDS: Final = 5.0
 _ANSWERING: Final = timedelta(minutes=2)
-#: Seconds after which what the API server refused is asked for again.
-_REFUSED_SECONDS: Final = 60.0
 #: Who defines each kind.
 _INSTALL: Final[Mapping[Kind, str]] = {
     Kind.HTTP_ROUTE: "the Gateway API CRDs",
@@ -101,7 +99,7 @@ def changes(service: InferenceService, snapshot: Snapshot) -> Iterator[tuple[Kin
 def state(service: InferenceService, snapshot: Snapshot) -> RouteState | None:
     """What has become of the way; None where no gateway is named and nothing is left."""
     if snapshot.route_refused:
-        return RouteState(RoutedReason.REFUSED_BY_SERVER, one_line(snapshot.route_refused), _REFUSED_SECONDS)
+        return RouteState(RoutedReason.REFUSED_BY_SERVER, one_line(snapshot.route_refused), REFUSED_SECONDS)
     gateway = service.spec.gateway
     if gateway is None:
         return _leaving(snapshot)

@@ -16,6 +16,8 @@ from flyball_operator.reconcile.plan.network_policy import IngressPeers
 
 #: Seconds between two lists of everything, where the operator is told no other.
 RESYNC_SECONDS: Final = 300.0
+#: Seconds after which what the API server refused is asked for again: nobody tells of a right, or of room.
+REFUSED_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)

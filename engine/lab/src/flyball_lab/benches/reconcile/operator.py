@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
+from flyball_lab.harness.engine import SetpointSigner
 from flyball_lab.harness.ports import free_port
 
 #: Name of the process, by which the audit log tells its requests from others'. kopf's have their library's alone.
@@ -56,8 +54,7 @@ class RunningOperator:
 def operator(namespace: str, folder: Path) -> Iterator[RunningOperator]:
     """It looks after one namespace, by the kubeconfig of the environment, with the chart's settings."""
     key, port = folder / "key.pem", free_port()
-    made = Ed25519PrivateKey.generate()
-    key.write_bytes(made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    key.write_bytes(SetpointSigner().private_pem)
     settings = {
         "MALLOC_ARENA_MAX": "1",
         "FLYBALL_NAMESPACES": namespace,
