@@ -21,7 +21,7 @@ def test_there_is_a_recording_of_all_that_befalls_a_service() -> None:
     told = "".join(line for name in names() for line in Recording.named(name).outcome())
     happens = (
         "Retuned",
-        "CanaryFailed",
+        "SetpointTrialFailed",
         "AdmissionStuck",
         "WatchdogTripped",
         "CapacityOverloaded",

@@ -13,9 +13,9 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, Overload
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.tuning import status_codec
-from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.starting_pods import StartingPods
+from flyball_operator.tuning.actuate.trial_rollout import TrialRollout
 from flyball_operator.tuning.decide import decide, learn_steps
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.filters.filters import PodsObserved
@@ -61,13 +61,13 @@ class ServiceTuner:
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None
-        canary = CanaryRollout(self._engine_pods, clock, verified=verified)
+        trial = TrialRollout(self._engine_pods, clock, verified=verified)
         slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
         self._analysis = AnalysisReport(service, clock, dependencies.wall)
         self._reporter = StatusReporter(
-            context, self._signals, self._engine_pods, canary, slow_pods, events, self._analysis
+            context, self._signals, self._engine_pods, trial, slow_pods, events, self._analysis
         )
-        self._rollout = SetpointRollout(context, self._engine_pods, canary, self._reporter)
+        self._rollout = SetpointRollout(context, self._engine_pods, trial, self._reporter)
 
     @property
     def state(self) -> TuningState:
@@ -133,7 +133,7 @@ class ServiceTuner:
         # While Prometheus has no steps for us: limits hold, the model stays fresh.
         if (window := self._signals.steps_read_back(observation, self._engine_pods.steps, now)) is not None:
             context.state = learn_steps(context.state, window)
-        failed = await self._rollout.check_canary(now)
+        failed = await self._rollout.check_trial(now)
         before, began = context.state, time.time_ns()
         context.state, decision = decide(before, observation, self._decided_by, now, self._pods_observed)
         if failed:

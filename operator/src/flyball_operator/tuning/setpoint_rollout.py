@@ -9,10 +9,10 @@ from __future__ import annotations
 from flyball_engine.contract import DEFAULT_CLASS, Batching, Classes, ObjectiveSpec, QueueKnob, QueueLimits, Setpoint
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning import status_codec
-from flyball_operator.tuning.actuate.canary import undone
-from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.lacks import Lacks
+from flyball_operator.tuning.actuate.setpoint_trial import undone
+from flyball_operator.tuning.actuate.trial_rollout import TrialRollout
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.report import conditions
@@ -28,11 +28,11 @@ class SetpointRollout:
     """Of one service: to its engines at once, or to one of them first."""
 
     def __init__(
-        self, context: ServiceContext, engine_pods: EnginePods, canary: CanaryRollout, reporter: StatusReporter
+        self, context: ServiceContext, engine_pods: EnginePods, trial: TrialRollout, reporter: StatusReporter
     ) -> None:
         self._context = context
         self._engine_pods = engine_pods
-        self._canary = canary
+        self._trial = trial
         self._reporter = reporter
         self._surveyed = False
         self._followed = context.spec
@@ -53,7 +53,7 @@ class SetpointRollout:
     def live(self) -> Policy | None:
         """The policy that all engines were given last, None if none was, or one alone has it."""
         context = self._context
-        if context.setpoint is None or self._canary.pod is not None:
+        if context.setpoint is None or self._trial.pod is not None:
             return None
         return self._of_setpoint(context.setpoint, context.queueing)
 
@@ -71,42 +71,42 @@ class SetpointRollout:
             context.setpoint = self._made(policy)
             context.metrics.policy(*context.labels, Policy.of(context.setpoint, context.queueing))
             if context.spec.paused is not None:
-                self._canary.resume(context.service.status.tuning)
+                self._trial.resume(context.service.status.tuning)
             if context.may_act and not context.generations.afresh:
                 context.generations.give()
                 await self._engine_pods.push(context.setpoint)
 
-    async def check_canary(self, now: float) -> str:
+    async def check_trial(self, now: float) -> str:
         """End the trial of a policy in one pod when that has shown enough; why it failed, until that is undone."""
         context = self._context
         if context.setpoint is None or context.spec.paused is not None:
             return ""
-        found = self._canary.check(context.setpoint, trusted=context.trusted)
+        found = self._trial.check(context.setpoint, trusted=context.trusted)
         if found is None:
-            return self._canary.failure
-        canary, ended = found
+            return self._trial.failure
+        trial, ended = found
         if not ended.why:
             if context.may_act:
                 await self._engine_pods.push(context.setpoint)
             return ""
-        context.state, message = undone(context.state, canary, ended, now)
-        self._canary.failure = message
-        await context.post("Warning", "CanaryFailed", message)
+        context.state, message = undone(context.state, trial, ended, now)
+        self._trial.failure = message
+        await context.post("Warning", "SetpointTrialFailed", message)
         return message
 
     async def follow(self, decision: Decision, before: TuningState, *, at_once: bool) -> None:
         """Make live what should be. `before` is the state that was decided from. `at_once`: in all pods."""
-        context, canary, paused = self._context, self._canary, self._context.spec.paused is not None
+        context, trial, paused = self._context, self._trial, self._context.spec.paused is not None
         edited = self.behind_spec and not paused
         if edited or paused:
             # What users ask for waits for no trial.
-            canary.stop()
+            trial.stop()
         self._followed = context.spec
         # What is owed to all pods stays so until it is written.
-        self._owed_to_all = canary.pod is None and (self._owed_to_all or at_once or edited)
+        self._owed_to_all = trial.pod is None and (self._owed_to_all or at_once or edited)
         context.metrics.paused(*context.labels, paused)
         wanted = self._wanted()
-        if canary.pod is not None:
+        if trial.pod is not None:
             # While a policy is tried out nothing else is made live.
             context.state = context.state.undecided(before)
         elif wanted is not None and (self._outnumbered or self._differs(wanted, context.setpoint)):
@@ -115,9 +115,9 @@ class SetpointRollout:
             else:
                 await self._change(wanted, decision, before)
                 if edited and context.spec.live:
-                    canary.accept(trusted=context.trusted)
+                    trial.accept(trusted=context.trusted)
         elif not paused:
-            canary.end()
+            trial.end()
             self._owed_to_all = False
 
     @property
@@ -167,7 +167,7 @@ class SetpointRollout:
         upper = Policy(limits=spec.envelope.upper())
         if spec.mode is Mode.DISABLED:
             return self._made(upper)
-        live = self._canary.others(upper, queueing)
+        live = self._trial.others(upper, queueing)
         if live is None:
             live = Policy.of(setpoint, queueing) if setpoint is not None else upper
         # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
@@ -195,11 +195,11 @@ class SetpointRollout:
             raise
         generations.give()
         if context.spec.paused is None:
-            self._canary.end()
+            self._trial.end()
         owed, self._owed_to_all = self._owed_to_all, False
         # What was not decided now is where pods are to begin, or go on from.
         if decision.changed and not owed and is_change(left, policy):
-            await self._canary.begin(before, left, live=context.spec.live, trusted=context.trusted)
+            await self._trial.begin(before, left, live=context.spec.live, trusted=context.trusted)
         await self._engine_pods.push(context.setpoint)
         context.metrics.policy(*context.labels, policy)
         if is_change(left, policy):

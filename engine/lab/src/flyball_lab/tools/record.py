@@ -147,8 +147,8 @@ _RESTART: Final[Object] = {"restart": True}
 _CLASSES: Final = ({"name": "interactive", "weight": 4}, {"name": "batch", "prefillShare": 20})
 
 SEQUENCES: Final[dict[str, Callable[[str], Recording]]] = {
-    "canary-passes": sequence(_WORKING, dark(5), seen(150), pods=3),
-    "canary-trips": sequence(
+    "trial-passes": sequence(_WORKING, dark(5), seen(150), pods=3),
+    "trial-trips": sequence(
         _WORKING,
         dark(5),
         seen(30),
@@ -158,9 +158,9 @@ SEQUENCES: Final[dict[str, Callable[[str], Recording]]] = {
         seen(60),
         pods=3,
     ),
-    "canary-makes-no-step": sequence(engines(running=1), dark(5), seen(180), pods=3),
-    "canary-of-a-new-model": sequence(_WORKING, seen(120), seen(120, slower=2.5), seen(60), pods=3),
-    "canary-paused": sequence(
+    "trial-makes-no-step": sequence(engines(running=1), dark(5), seen(180), pods=3),
+    "trial-of-a-new-model": sequence(_WORKING, seen(120), seen(120, slower=2.5), seen(60), pods=3),
+    "trial-paused": sequence(
         _WORKING,
         dark(5),
         seen(20),

@@ -1,1 +1,1 @@
-"""Writes a setpoint to engines, and reads it back until they confirm it. `canary` and `generation_bounds` are PURE."""
+"""Writes a setpoint to engines and reads it back until they confirm it. PURE: `setpoint_trial`, `generation_bounds`."""

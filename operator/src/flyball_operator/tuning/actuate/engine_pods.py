@@ -24,7 +24,6 @@ from flyball_operator.api.v1alpha1 import InferenceServiceSpec
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError, UnreachableError
 from flyball_operator.tuning import tracing
-from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
     EngineHandle,
@@ -38,6 +37,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks, supported_setpoint
+from flyball_operator.tuning.actuate.setpoint_trial import TrialObservation
 from flyball_operator.tuning.adapters import Told, pending, told
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
@@ -170,13 +170,13 @@ class EnginePods:
         }
         return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
 
-    def observe_canary(self, uid: str, setpoint: Setpoint) -> CanaryObservation:
+    def observe_trial(self, uid: str, setpoint: Setpoint) -> TrialObservation:
         """What one pod's read-back says of running under a setpoint."""
         handle = self._handles.get(uid)
         if handle is None or handle.read_back is None:
-            return CanaryObservation(ready=handle is not None)
+            return TrialObservation(ready=handle is not None)
         confirmed = handle.has(setpoint)
-        return CanaryObservation(
+        return TrialObservation(
             ready=True,
             confirmed=confirmed,
             # What it says of a trip before that was one under another setpoint.

@@ -15,8 +15,8 @@ from flyball_operator.api.v1alpha1 import (
 )
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning import status_codec
-from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.actuate.trial_rollout import TrialRollout
 from flyball_operator.tuning.adapters import adapters_verdict
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.observe.signal_history import SignalHistory
@@ -51,7 +51,7 @@ class StatusReporter:
         context: ServiceContext,
         signals: SignalHistory,
         engine_pods: EnginePods,
-        canary: CanaryRollout,
+        trial: TrialRollout,
         slow_pods: SlowPodReport,
         events: EventRecorder,
         analysis: AnalysisReport,
@@ -59,7 +59,7 @@ class StatusReporter:
         self._context = context
         self._signals = signals
         self._engine_pods = engine_pods
-        self._canary = canary
+        self._trial = trial
         self._slow_pods = slow_pods
         self._events = events
         self._analysis = analysis
@@ -139,7 +139,7 @@ class StatusReporter:
             limits=self._shown(live, context.queueing),
             problems=conditions.FENCED if context.fenced else pods.problems(asked, sheds=spec.refuses),
             paused=spec.paused,
-            canary=self._canary.pod,
+            trial=self._trial.pod,
             stalled=self.liveness.stall if late else None,
             not_deciding=self.liveness.not_deciding if spec.live else None,
             unordered=pods.lacks.unordered if spec.orders else None,

@@ -97,7 +97,7 @@ INERT: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         ("rollback_hold", "trial_seconds"),
-        "it is about policies that fail: tests/unit/test_canary.py",
+        "it is about policies that fail: tests/unit/test_setpoint_trial.py",
     ),
     "compared_seconds": (
         "it is about what tells pods and cores apart: tests/unit/test_slow_pods.py, tests/perturb/test_bench_law.py"

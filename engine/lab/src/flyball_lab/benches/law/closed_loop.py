@@ -1,6 +1,6 @@
 """The tuner of one service, as it ships, around simulated engines in virtual time.
 
-It sees what Prometheus would show it. All else is the operator's own: filters, canary, way back, status, and the watch
+It sees what Prometheus would show it. All else is the operator's own: filters, trials, way back, status, and the watch
 that gives a setpoint to a pod that came back.
 """
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import TuningStatus
-from flyball_operator.tuning.actuate.canary import Canary, CanaryResult, is_due
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.actuate.setpoint_trial import SetpointTrial, TrialResult, is_due
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.queueing import Queueing
 
 
-class CanaryRollout:
+class TrialRollout:
     """The memory of one service. `verified`: its engines have run under a policy of the model that is trusted now.
 
     `failure`: why the last trial failed, until that is undone.
@@ -22,13 +22,13 @@ class CanaryRollout:
         self._engine_pods = engine_pods
         self._clock = clock
         self._verified = verified
-        self._canary: Canary | None = None
+        self._trial: SetpointTrial | None = None
         self.failure = ""
 
     @property
     def pod(self) -> str | None:
         """The name of the pod that has a policy alone, None if none has."""
-        return self._canary.name if self._canary is not None else None
+        return self._trial.name if self._trial is not None else None
 
     def others(self, start: Policy, asked: Queueing) -> Policy | None:
         """What the others keep while one pod has a setpoint alone, None if none has. Untold, they have `start`.
@@ -53,25 +53,24 @@ class CanaryRollout:
         await self._engine_pods.survey()
         if (first := self._engine_pods.busiest(asked_at)) is not None:
             self._engine_pods.alone = (first.uid, before)
-            self._canary = Canary(pod=first.uid, name=first.name, before=left, since=self._clock(), trusted=trusted)
+            self._trial = SetpointTrial(
+                pod=first.uid, name=first.name, before=left, since=self._clock(), trusted=trusted
+            )
 
-    def check(self, setpoint: Setpoint, *, trusted: bool) -> tuple[Canary, CanaryResult] | None:
+    def check(self, setpoint: Setpoint, *, trusted: bool) -> tuple[SetpointTrial, TrialResult] | None:
         """The trial, and how it ended, if it did just now. If it failed, the others keep what they have until `end`."""
         self._verified = self._verified and trusted
-        if self._canary is None:
+        if (trial := self._trial) is None:
             return None
-        canary, found = (
-            self._canary,
-            self._canary.after(self._engine_pods.observe_canary(self._canary.pod, setpoint), self._clock()),
-        )
-        if isinstance(found, Canary):
-            self._canary = found
+        found = trial.after(self._engine_pods.observe_trial(trial.pod, setpoint), self._clock())
+        if isinstance(found, SetpointTrial):
+            self._trial = found
             return None
         self.stop()
         if not found.why:
             self.end()
-        self._verified = canary.trusted and trusted and not found.why
-        return canary, found
+        self._verified = trial.trusted and trusted and not found.why
+        return trial, found
 
     def accept(self, *, trusted: bool) -> None:
         """All pods were given a policy at once: there is nothing left to try of a model that is trusted."""
@@ -87,9 +86,9 @@ class CanaryRollout:
 
     def stop(self) -> None:
         """Nothing is tried any more. Until `end` each pod keeps what it has: what all shall have is not written yet."""
-        self._canary = None
+        self._trial = None
 
     def end(self) -> None:
         """All pods get what is pushed."""
-        self._canary = self._engine_pods.alone = None
+        self._trial = self._engine_pods.alone = None
         self.failure = ""

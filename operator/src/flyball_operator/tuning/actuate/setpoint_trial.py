@@ -14,7 +14,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
-class CanaryObservation:
+class TrialObservation:
     """What the pod's read-back says of the policy on trial.
 
     `confirmed`: every core runs under it. `tripped`: the watchdog returned a core to its start values. `busy`: there
@@ -29,14 +29,14 @@ class CanaryObservation:
 
 
 @dataclass(frozen=True)
-class CanaryResult:
+class TrialResult:
     """A trial that is over; `why` it failed, empty if it did not."""
 
     why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Canary:
+class SetpointTrial:
     """A policy on trial in one pod, by UID and name, since a time; `before`: what the others have.
 
     `trusted`: whether the policy rests on a trusted model.
@@ -51,25 +51,25 @@ class Canary:
     confirmed_at: float | None = None
     steps: int = 0
 
-    def after(self, seen: CanaryObservation, now: float) -> Canary | CanaryResult:
+    def after(self, seen: TrialObservation, now: float) -> SetpointTrial | TrialResult:
         """The trial with what the pod shows now."""
         if not seen.ready or seen.tripped:
-            return CanaryResult(
+            return TrialResult(
                 f"the watchdog of {self.name} tripped" if seen.ready else f"{self.name} is not Ready any more"
             )
         if self.confirmed_at is None:
             return self._confirming(seen, now)
         if not seen.confirmed:
-            return CanaryResult(f"{self.name} lost it")
+            return TrialResult(f"{self.name} lost it")
         lasted, moved = now - self.confirmed_at, seen.steps > self.steps
         if lasted < (TUNABLES.window_seconds if moved else TUNABLES.trial_seconds):
             return self
-        return CanaryResult(f"{self.name} made no step under it" if seen.busy and not moved else "")
+        return TrialResult(f"{self.name} made no step under it" if seen.busy and not moved else "")
 
-    def _confirming(self, seen: CanaryObservation, now: float) -> Canary | CanaryResult:
+    def _confirming(self, seen: TrialObservation, now: float) -> SetpointTrial | TrialResult:
         if seen.confirmed:
             return replace(self, confirmed_at=now, steps=seen.steps)
-        return CanaryResult(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.trial_seconds else self
+        return TrialResult(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.trial_seconds else self
 
 
 def is_due(*, live: bool, trusted: bool, verified: bool, pods: int) -> bool:
@@ -77,7 +77,7 @@ def is_due(*, live: bool, trusted: bool, verified: bool, pods: int) -> bool:
     return live and pods > 1 and not (trusted and verified)
 
 
-def undone(state: TuningState, canary: Canary, ended: CanaryResult, now: float) -> tuple[TuningState, str]:
+def undone(state: TuningState, trial: SetpointTrial, ended: TrialResult, now: float) -> tuple[TuningState, str]:
     """The state with the policy that the others have, held for a while, and what is said of it; `now`: Unix seconds."""
-    moved = state.held(canary.before, until=now + TUNABLES.rollback_hold)
+    moved = state.held(trial.before, until=now + TUNABLES.rollback_hold)
     return moved, f"{ended.why}: what it alone was given is undone, held for {TUNABLES.rollback_hold:.0f} s"

@@ -15,30 +15,30 @@ from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.engines.client import Address
 from flyball_operator.kube.errors import UnavailableError
-from flyball_operator.tuning.actuate.canary import Canary, CanaryObservation, CanaryResult, is_due
-from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
+from flyball_operator.tuning.actuate.setpoint_trial import SetpointTrial, TrialObservation, TrialResult, is_due
+from flyball_operator.tuning.actuate.trial_rollout import TrialRollout
 from flyball_operator.tuning.observe.signals import Attainment
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.tunables import TUNABLES
 
 TUNED = ConditionType.TUNED
 START = (128, 2048)
-TRIED = Canary(pod="uid", name="chat-0", before=Policy(limits=limits(128, 2048)), since=0.0)
+TRIED = SetpointTrial(pod="uid", name="chat-0", before=Policy(limits=limits(128, 2048)), since=0.0)
 
 
-def outcome(*shown: CanaryObservation, every: float = 5.0) -> str | None:
+def outcome(*shown: TrialObservation, every: float = 5.0) -> str | None:
     """Why the trial failed, empty if it passed, None if it goes on."""
-    canary = TRIED
+    trial = TRIED
     for number, seen in enumerate(shown):
-        found = canary.after(seen, every * number)
-        if isinstance(found, CanaryResult):
+        found = trial.after(seen, every * number)
+        if isinstance(found, TrialResult):
             return found.why
-        canary = found
+        trial = found
     return None
 
 
-def working(number: int) -> CanaryObservation:
-    return CanaryObservation(ready=True, confirmed=True, busy=True, steps=100 + number)
+def working(number: int) -> TrialObservation:
+    return TrialObservation(ready=True, confirmed=True, busy=True, steps=100 + number)
 
 
 def test_a_window_of_steps_under_it_is_enough() -> None:
@@ -50,25 +50,25 @@ def test_a_window_of_steps_under_it_is_enough() -> None:
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        (CanaryObservation(ready=False), "is not Ready any more"),
-        (CanaryObservation(ready=True, confirmed=True, tripped=True), "tripped"),
-        (CanaryObservation(ready=True, confirmed=False), "lost it"),
+        (TrialObservation(ready=False), "is not Ready any more"),
+        (TrialObservation(ready=True, confirmed=True, tripped=True), "tripped"),
+        (TrialObservation(ready=True, confirmed=False), "lost it"),
     ],
 )
-def test_a_pod_that_goes_trips_or_loses_it_ends_it(last: CanaryObservation, why: str) -> None:
+def test_a_pod_that_goes_trips_or_loses_it_ends_it(last: TrialObservation, why: str) -> None:
     assert why in (outcome(working(0), working(1), last) or "")
 
 
 def test_who_does_not_confirm_or_makes_no_step_is_waited_for_a_minute() -> None:
     patience = int(TUNABLES.trial_seconds / 5)
-    silent, still = CanaryObservation(ready=True), CanaryObservation(ready=True, confirmed=True, busy=True, steps=100)
+    silent, still = TrialObservation(ready=True), TrialObservation(ready=True, confirmed=True, busy=True, steps=100)
     for seen, why in ((silent, "did not confirm it"), (still, "made no step under it")):
         assert outcome(*[seen] * patience) is None
         assert why in (outcome(*[seen] * (patience + 1)) or "")
 
 
 def test_a_pod_that_nobody_asks_anything_shows_nothing_wrong() -> None:
-    idle = CanaryObservation(ready=True, confirmed=True, steps=100)
+    idle = TrialObservation(ready=True, confirmed=True, steps=100)
     assert outcome(*[idle] * (int(TUNABLES.trial_seconds / 5) + 1)) == ""
 
 
@@ -130,7 +130,7 @@ async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> 
     await seconds(story, tuner, 60, slower=2.0)
     assert story.condition(TUNED) == ("True", "Applied")
     assert story.engines.limits(first) != tried, "later ones go to all pods at once"
-    assert "CanaryFailed" not in story.events
+    assert "SetpointTrialFailed" not in story.events
 
 
 class Unequal(Engines):
@@ -158,9 +158,9 @@ async def test_the_pod_is_chosen_by_what_it_has_now_not_by_what_it_had_a_minute_
     await tuner._engine_pods.survey()
     await asyncio.sleep(60)
     engines.requests |= {"one": 0, "two": 5}
-    canary_rollout = CanaryRollout(tuner._engine_pods, now, verified=False)
-    await canary_rollout.begin(None, Policy(limits=limits(*START)), live=True, trusted=False)
-    assert canary_rollout.pod == "two"
+    trial_rollout = TrialRollout(tuner._engine_pods, now, verified=False)
+    await trial_rollout.begin(None, Policy(limits=limits(*START)), live=True, trusted=False)
+    assert trial_rollout.pod == "two"
 
 
 @in_virtual_time
@@ -172,9 +172,9 @@ async def test_a_pod_that_does_not_answer_now_is_not_chosen_by_what_it_had() -> 
     await tuner._engine_pods.survey()
     await asyncio.sleep(60)
     engines.silent.add("one")
-    canary_rollout = CanaryRollout(tuner._engine_pods, now, verified=False)
-    await canary_rollout.begin(None, Policy(limits=limits(*START)), live=True, trusted=False)
-    assert canary_rollout.pod == "two"
+    trial_rollout = TrialRollout(tuner._engine_pods, now, verified=False)
+    await trial_rollout.begin(None, Policy(limits=limits(*START)), live=True, trusted=False)
+    assert trial_rollout.pod == "two"
     await tuner._engine_pods.close()
 
 
@@ -185,18 +185,18 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
     story.update_pods(tuner)
     engine_pods = tuner._engine_pods
     await engine_pods.survey()
-    canary_rollout = CanaryRollout(engine_pods, now, verified=False)
+    trial_rollout = TrialRollout(engine_pods, now, verified=False)
     left = Policy(limits=limits(128, 2048))
-    await canary_rollout.begin(None, left, live=True, trusted=False)
+    await trial_rollout.begin(None, left, live=True, trusted=False)
     tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))
     await engine_pods.push(tried)
     for _ in range(int(TUNABLES.window_seconds / 5) + 2):
-        canary_rollout.check(tried, trusted=True)
+        trial_rollout.check(tried, trusted=True)
         await asyncio.sleep(5)
         await engine_pods.survey()
-    assert canary_rollout.pod is None, "it has passed"
-    await canary_rollout.begin(tried, left, live=True, trusted=True)
-    assert canary_rollout.pod is not None
+    assert trial_rollout.pod is None, "it has passed"
+    await trial_rollout.begin(tried, left, live=True, trusted=True)
+    assert trial_rollout.pod is not None
 
 
 @in_virtual_time
@@ -210,7 +210,7 @@ async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
     assert story.service.status.tuning.applied_pods == "3/3"
     newest = story.service.status.tuning.decisions[0]
     assert newest.trigger == f"the watchdog of {first} tripped: what it alone was given is undone, held for 300 s"
-    assert story.events.count("CanaryFailed") == 1
+    assert story.events.count("SetpointTrialFailed") == 1
     await seconds(story, tuner, TUNABLES.rollback_hold - 40)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     (again,) = await until_one_has_it(story, tuner)
@@ -229,7 +229,7 @@ async def test_where_its_engine_restarts_it_is_undone_and_held() -> None:
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert story.service.status.tuning.applied_pods == "3/3", "the restarted one was given what the others have"
     assert story.service.status.tuning.decisions[0].trigger.startswith(f"{first} is not Ready any more: ")
-    assert story.events.count("CanaryFailed") == 1
+    assert story.events.count("SetpointTrialFailed") == 1
 
 
 @in_virtual_time
@@ -247,7 +247,7 @@ async def test_another_engine_that_restarts_meanwhile_gets_what_it_had_and_the_t
     assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
     await seconds(story, tuner, TUNABLES.window_seconds + 10)
     assert story.service.status.tuning.applied_pods == "3/3"
-    assert "CanaryFailed" not in story.events
+    assert "SetpointTrialFailed" not in story.events
 
 
 @in_virtual_time
@@ -297,8 +297,8 @@ async def test_what_a_pod_says_of_a_trip_under_an_older_setpoint_is_none_of_this
     story.engines.trip(first)
     await tuner._engine_pods.survey()
     older = story.held(first)
-    assert tuner._engine_pods.observe_canary(first, older).tripped
-    assert not tuner._engine_pods.observe_canary(
+    assert tuner._engine_pods.observe_trial(first, older).tripped
+    assert not tuner._engine_pods.observe_trial(
         first, older.model_copy(update={"generation": older.generation + 1})
     ).tripped
 
@@ -419,7 +419,7 @@ async def test_who_wants_recommendations_alone_does_not_get_to_all_pods_what_one
 
 
 @in_virtual_time
-async def test_one_pod_is_its_own_canary() -> None:
+async def test_one_pod_needs_no_trial() -> None:
     story = Harness()
     tuner = story.tuner()
     await until_one_has_it(story, tuner)
