@@ -227,10 +227,10 @@ class MemoryCluster:
             status |= self._progressing("NewReplicaSetAvailable", before)
             pods = [READY] * wanted
             self._served.add(template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH])
+        # A Deployment tells of pods that there are.
+        self._pods(deployment, self._replica_set(deployment), pods, beside=beside)
         if status != before:
             self.api.put(DEPLOYMENTS, {**deployment, "status": status})
-        replica_set = self._replica_set(deployment)
-        self._pods(deployment, replica_set, pods, beside=beside)
 
     def _waits_until_available(self, deployment: Object) -> bool:
         """Whether the first pods of the template are Ready, but not for `minReadySeconds` yet."""

@@ -24,8 +24,8 @@ CURRENT: Final = "current"
 CURRENT_SINCE: Final = "current-since"
 NEXT: Final = "next"
 NEXT_SINCE: Final = "next-since"
-#: Where a chart before rotation kept the key. It is taken over as the current one. Afterwards it is a copy of that, since
-#: an earlier chart would make another key where it finds none: engines that run would refuse what that key signs.
+#: Where a chart before rotation kept the key, which is taken over as the current one. Afterwards it is a copy of that,
+#: since such a chart makes another key where it finds none: engines that run would refuse what that key signs.
 EARLIER: Final = "signing-key.pem"
 #: After this, engines that do not accept the next key hold up the rotation no more. The kubelet brings a ConfigMap to
 #: a pod in about a minute, so they will not accept it soon, and one engine must not keep a key alive for ever.
