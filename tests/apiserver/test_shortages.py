@@ -222,10 +222,10 @@ def test_a_volume_that_cannot_be_mounted_is_named_from_the_kubelets_events(place
     expect_still_waiting(place, "VolumeUnavailable")
 
 
-def test_one_bad_pod_beside_a_ready_one_rolls_nothing_back_and_is_named(place: str) -> None:
-    apply(ungoverned_service(spec__replicas=3), namespace=place)
+def test_one_bad_pod_of_fifty_beside_a_ready_one_rolls_nothing_back_and_is_named(place: str) -> None:
+    apply(ungoverned_service(spec__replicas=50), namespace=place)
     made(place)
-    serve(place, replicas=3)
+    serve(place, replicas=50)
     edit(place, engine={"image": NEXT}, rollout={"maxSurge": 2, "maxUnavailable": 0})
     eventually(lambda: len(pods_of(place, NEXT)) == 2, expecting="two new pods")
     play_trouble(place, image=NEXT, serving=IMAGE, state=CRASHED)

@@ -483,16 +483,33 @@ def mounted(pod: Object, folder: Path) -> None:
                 (folder / item["path"]).write_text(contents[item["path"]])
 
 
+def operator_of(rendered: list[Object]) -> tuple[Object, Object]:
+    """The operator's Deployment, and its container."""
+    (deployment,) = of_kind(rendered, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return deployment, container
+
+
+def settings_of(container: Object) -> set[str]:
+    """Names of the settings that a container's environment gives."""
+    names = (item["name"] for item in container["env"])
+    return {name.removeprefix(ENV_PREFIX).lower() for name in names if name.startswith(ENV_PREFIX)}
+
+
+def test_each_of_the_operators_settings_is_a_value_of_the_chart() -> None:
+    charts = (render(helm.values(value_set)) for value_set in VALUE_SETS)
+    given = {name for rendered in charts for name in settings_of(operator_of(rendered)[1])}
+    assert given == set(Settings.model_fields)
+
+
 @pytest.mark.parametrize("value_set", VALUE_SETS)
 def test_the_operator_reads_every_setting_the_chart_gives(
     value_set: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rendered = render(helm.values(value_set))
-    (deployment,) = of_kind(rendered, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    deployment, container = operator_of(rendered)
     given = {item["name"]: item.get("value", "from-the-pod") for item in container["env"]}
-    ours = {name.removeprefix(ENV_PREFIX).lower() for name in given if name.startswith(ENV_PREFIX)}
-    assert ours <= set(Settings.model_fields)
+    assert settings_of(container) <= set(Settings.model_fields)
     mounted(deployment["spec"]["template"]["spec"], tmp_path)
     for name, value in given.items():
         monkeypatch.setenv(name, value.replace(MOUNTED, str(tmp_path)))

@@ -23,6 +23,11 @@ from support.live import (
 
 #: Level names at which the operator reports that something of its own went wrong.
 _ERRORS = re.compile(r'"level": ?"(ERROR|CRITICAL)"|Traceback|\b(ERROR|CRITICAL)\b')
+#: What is off by default and must refuse or close nothing that is needed.
+_STRICT = {
+    "admissionPolicies": {"operator": True, "inferenceServices": {"enabled": True}},
+    "networkPolicy": {"enabled": True},
+}
 #: Values of the chart, by the fixture that needs them.
 _VALUES = {"console_pod": {"console": {"enabled": True}}, "existing": {"inject": {"enabled": True}}}
 #: Services of scenarios by their fixtures, in the order in which their engines are asked for.
@@ -42,8 +47,8 @@ def _wanted(request: pytest.FixtureRequest) -> set[str]:
 
 @pytest.fixture(scope="session")
 def flyball(request: pytest.FixtureRequest) -> Iterator[Flyball]:
-    """Flyball installed by its chart; in the end, nothing it asked for was refused to its account."""
-    values: dict[str, object] = {}
+    """Flyball installed by its chart, under its own policies; in the end, none of its requests was refused."""
+    values: dict[str, object] = {**_STRICT}
     for name in _VALUES.keys() & _wanted(request):
         values |= _VALUES[name]
     with installed(**values) as release:

@@ -31,7 +31,7 @@ def earlier(flyball: Flyball, tmp_path: Path) -> Iterator[Flyball]:
     subprocess.run([*git, "worktree", "add", "--detach", str(folder), EARLIER], check=True)
     try:
         refs = flyball.refs | images("operator", "plugin", root=folder)
-        yield replace(flyball, refs=refs, root=folder)
+        yield replace(flyball, refs=refs, root=folder, values={})
         flyball.install()
     finally:
         subprocess.run([*git, "worktree", "remove", "--force", str(folder)], check=True)
