@@ -40,11 +40,11 @@ def test_an_interrupt_keeps_the_ticks_that_were_measured(monkeypatch: pytest.Mon
     with pytest.raises(InterruptedPart) as ended:
         cost.measure(Options(services=(1, 7, 100), ticks=3))
     figures = ended.value.figures
-    assert list(figures) == ["1 service of 2 pods", "7 services of 2 pods"]
-    assert figures["7 services of 2 pods"]["ticks"] == 3
-    assert figures["7 services of 2 pods"]["operator processor s p50"] == 0.2
-    assert figures["7 services of 2 pods"]["operator processor s max"] == 0.3
-    assert figures["7 services of 2 pods"]["observed share"] == 0.5
+    assert list(figures) == [f"1 service of {PODS} pods", f"7 services of {PODS} pods"]
+    assert figures[f"7 services of {PODS} pods"]["ticks"] == 3
+    assert figures[f"7 services of {PODS} pods"]["operator processor s p50"] == 0.2
+    assert figures[f"7 services of {PODS} pods"]["operator processor s max"] == 0.3
+    assert figures[f"7 services of {PODS} pods"]["observed share"] == 0.5
 
 
 def test_the_fleet_is_one_that_the_operator_works_for() -> None:
@@ -94,5 +94,6 @@ def test_what_is_known_of_some_services_is_said_of_all() -> None:
     found = answers.figures(whole["data"]["result"], answers.name_of).services
     assert [uid for _, uid in found] == [uid_of(service) for service in range(5)]
     assert [jobs[""]["waiting"] for jobs in found.values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
-    assert [jobs[""]["generation"] for jobs in found.values()] == [1.0, 5.0, 9.0, 13.0, 17.0]
+    sums = [sum(range(PODS * service, PODS * service + PODS)) for service in range(5)]
+    assert [jobs[""]["generation"] for jobs in found.values()] == sums
     assert all(len(jobs[""]) == 3 for jobs in found.values())

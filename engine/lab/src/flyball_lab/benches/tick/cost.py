@@ -1,6 +1,6 @@
 """What a tick of the tuner costs by the number of services: processor, memory, queries, and Prometheus beside.
 
-A real Prometheus scrapes the control ports of two pods for each service, which one process serves on as many addresses
+A real Prometheus scrapes the control ports of five pods for each service, which one process serves on as many addresses
 (`fleet`); the operator's tuner works over it in a process of its own (`operator`). Of more services than
 `SCRAPED` those are scraped, and a process between the two says the same of the others (`copies`). A tick is the
 time from one read to the next, so what decisions, read-backs and pushes take in between counts.

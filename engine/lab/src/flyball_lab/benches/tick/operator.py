@@ -39,7 +39,8 @@ from flyball_operator.tuning.observe.signals import Attainment, Identity, Observ
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
 
-PODS: Final = 2
+#: Pods of each service: five thousand where there are a thousand services.
+PODS: Final = 5
 #: Services that are scraped at most: that is a core's worth of Prometheus. Of the others is said what is of these.
 SCRAPED: Final = 100
 NAMESPACE: Final = "team"
