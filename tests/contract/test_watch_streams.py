@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api.service_key import Key
+from flyball_operator.app.informer import Informer
 from flyball_operator.app.kopf_glue import Watch, WatchHandlers
+from flyball_operator.kube.api import Unfenced, connected
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.configuration import kubeconfig
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.kube.resources import INFERENCE_SERVICES, NAMESPACES, WATCHED, Resource
+from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.resync import Shared
 from support.stored_api import StoredApi, served
 
 NAMESPACE = "team"
@@ -61,3 +68,41 @@ async def test_an_error_in_a_watch_is_no_fault_of_the_process(api: StoredApi, tm
         queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
         with pytest.raises(UnavailableError, match="leader changed"):
             await watch.run(WatchHandlers(Cache(), queue))
+
+
+async def test_a_namespace_whose_watch_says_error_is_listed_anew(api: StoredApi, tmp_path: Path) -> None:
+    api.put(INFERENCE_SERVICES, known("first"))
+    with served(api, tmp_path) as path, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("KUBECONFIG", str(path))
+        configuration, _ = await kubeconfig(None)
+        async with connected(configuration, "flyball-test", Unfenced(), instance="test") as client:
+            clock, cache = asyncio.get_running_loop().time, Cache()
+            watch = Watch(NAMESPACE, configuration=configuration, instance="test", clock=clock, listen=lambda: None)
+            queue: KeyQueue[Key] = KeyQueue(clock=clock, jitter=lambda: 0.5)
+            shared = Shared(cache=cache, queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5)
+            informer = Informer(client, NAMESPACE, shared=shared, watch=watch, gate=asyncio.Semaphore(1))
+            running = asyncio.create_task(informer.run(resync_seconds=3600.0))
+            await expect_services(cache, running, {"first"})
+            # Of the second no event comes.
+            api.put(INFERENCE_SERVICES, known("second"))
+            api.watched.put({"type": "ERROR", "object": {"kind": "Status", "message": "storage", "code": 500}})
+            await expect_services(cache, running, {"first", "second"})
+            assert informer.why_unwatched is None
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def known(name: str) -> Object:
+    """A service as the API server has it."""
+    found = good(name, metadata__namespace=NAMESPACE)
+    found["metadata"] |= {"uid": name, "resourceVersion": "1", "generation": 1}
+    return found
+
+
+async def expect_services(cache: Cache, running: asyncio.Task[NoReturn], names: set[str]) -> None:
+    """Wait until these services are known. Raises what ended the informer."""
+    async with asyncio.timeout(60):
+        while {uid for uid, _ in cache.services.entries()} != names:
+            if running.done():
+                running.result()
+            await asyncio.sleep(0.05)
