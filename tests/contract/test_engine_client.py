@@ -282,7 +282,7 @@ async def test_an_error_is_an_answer_and_an_answer_is_timed() -> None:
     assert "connection refused: nothing listens there" in str(answers[1])
 
 
-async def test_pods_of_one_tenant_that_never_answer_delay_no_other_tenant() -> None:
+async def test_pods_of_one_tenant_that_never_answer_delay_no_other_tenant(note_figure: Callable[[str], None]) -> None:
     world = TunerEnvironment()
     up = ServedEngine("chat-0", "pod-0", "uid-1", world.key, world.port)
 
@@ -294,7 +294,9 @@ async def test_pods_of_one_tenant_that_never_answer_delay_no_other_tenant() -> N
         holes = [replace(hole, key=f"pod-{number}", tenant="other") for number in range(300)]
         stuck = [asyncio.create_task(engines.timed(one, engines.read)) for one in holes]
         await asyncio.sleep(0)
+        asked_at = time.monotonic()
         answer = await engines.timed(address(up), lambda where: engines.write(where, setpoint(1)))
+        note_figure(f"{time.monotonic() - asked_at:.3f} s for a push while {len(holes)} pods of another never answer")
         ended = sum(task.done() for task in stuck)
         for task in stuck:
             task.cancel()
