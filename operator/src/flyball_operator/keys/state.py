@@ -24,8 +24,7 @@ CURRENT: Final = "current"
 CURRENT_SINCE: Final = "current-since"
 NEXT: Final = "next"
 NEXT_SINCE: Final = "next-since"
-#: Where a chart before rotation kept the key, which is taken over as the current one. Afterwards it is a copy of that,
-#: since such a chart makes another key where it finds none: engines that run would refuse what that key signs.
+#: Where an earlier chart wrote the key. It is taken over as the current one.
 EARLIER: Final = "signing-key.pem"
 #: After this, engines that do not accept the next key hold up the rotation no more. The kubelet brings a ConfigMap to
 #: a pod in about a minute, so they will not accept it soon, and one engine must not keep a key alive for ever.
@@ -74,8 +73,6 @@ def written(keys: KeyRing) -> dict[str, str]:
     for key, name, since in ((keys.current, CURRENT, CURRENT_SINCE), (keys.next, NEXT, NEXT_SINCE)):
         if key is not None:
             texts |= {name: key.pem, since: timestamp(key.since)}
-    if keys.current is not None:
-        texts[EARLIER] = keys.current.pem
     return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
 
 
