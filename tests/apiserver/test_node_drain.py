@@ -1,4 +1,4 @@
-"""A node of kwok's is drained: its pods leave one by one, the others serve, and the operator writes status alone."""
+"""A kwok node is drained: its pods leave within the budget, the others serve, and the operator writes status alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
-from support.cluster import apply, items, kubectl
+from support.cluster import Object, apply, condition, items, kubectl
 from support.operators import Audit, expect_condition, made, one, ungoverned_service
-from support.shared_operator import SharedOperator
 
-# kwok and its nodes stay behind, which no other test here needs.
+# Long: it leaves kwok and its nodes running, which no other test here needs.
 pytestmark = pytest.mark.long
 
 REPLICAS = 6
@@ -44,34 +44,47 @@ def drained() -> Iterator[str]:
     kubectl("uncordon", "--selector=type=kwok")
 
 
+def staying(place: str) -> list[Object]:
+    """The service's pods that are not on their way out."""
+    return [pod for pod in items("pods", namespace=place) if "deletionTimestamp" not in pod["metadata"]]
+
+
 def nodes_of(place: str) -> list[str]:
-    """Nodes of the service's pods that are not on their way out."""
-    pods = (pod for pod in items("pods", namespace=place) if "deletionTimestamp" not in pod["metadata"])
-    return sorted(pod["spec"].get("nodeName", "") for pod in pods)
+    """Their nodes, empty for a pod that has none yet."""
+    return sorted(pod["spec"].get("nodeName", "") for pod in staying(place))
 
 
-def test_a_drained_node_takes_no_more_pods_at_a_time_than_the_budget_and_nothing_else_changes(
-    place: str, shared: SharedOperator, drained: str, note_figure: Callable[[str], None]
+def ready_of(place: str) -> int:
+    """How many of them are Ready."""
+    return sum(condition(pod, "Ready").get("status") == "True" for pod in staying(place))
+
+
+@pytest.mark.usefixtures("running")
+def test_a_drain_takes_one_pod_at_a_time_and_nothing_else_changes(
+    place: str, drained: str, note_figure: Callable[[str], None]
 ) -> None:
-    with shared.at(place):
-        apply(ungoverned_service(spec__replicas=REPLICAS, **ON_BOTH), namespace=place)
-        made(place)
-        expect_condition(place, "Ready", "True", "Serving")
-        before = one("deployment", place)
-        assert set(nodes_of(place)) == {*NODES}
-        audit = Audit()
+    apply(ungoverned_service(spec__replicas=REPLICAS, **ON_BOTH), namespace=place)
+    made(place)
+    expect_condition(place, "Ready", "True", "Serving")
+    before = one("deployment", place)
+    assert set(nodes_of(place)) == {*NODES}
+    audit = Audit()
 
-        least = REPLICAS
-        draining = subprocess.Popen(["kubectl", "drain", drained, "--timeout=180s", "--delete-emptydir-data"])
+    seen = [ready_of(place)]
+    draining = subprocess.Popen(["kubectl", "drain", drained, "--timeout=180s", "--delete-emptydir-data"])
+    try:
         while draining.poll() is None:
-            budget = one("poddisruptionbudget", place)["status"]
-            assert budget["currentHealthy"] >= budget["desiredHealthy"]
-            least = min(least, budget["currentHealthy"])
-        assert draining.returncode == 0
-        expect_condition(place, "Ready", "True", "Serving")
-
-        assert nodes_of(place) == [NODES[1]] * REPLICAS
-        assert one("deployment", place)["spec"] == before["spec"]
-        writes = [write for write in audit.writes(place) if write.resource != "inferenceservices"]
-        assert writes == []
-        note_figure(f"{REPLICAS} pods, {least} healthy at least; no write but of status")
+            seen.append(ready_of(place))
+    finally:
+        draining.kill()
+    assert draining.returncode == 0
+    # By default one pod may be missing.
+    assert min(seen) >= REPLICAS - 1
+    eventually(
+        lambda: nodes_of(place) == [NODES[1]] * REPLICAS and ready_of(place) == REPLICAS,
+        expecting="all pods Ready on the other node",
+    )
+    expect_condition(place, "Ready", "True", "Serving")
+    assert one("deployment", place)["spec"] == before["spec"]
+    assert [write for write in audit.writes(place) if write.resource != "inferenceservices"] == []
+    note_figure(f"of {REPLICAS} pods at least {min(seen)} were Ready in {len(seen)} looks; no write but of status")

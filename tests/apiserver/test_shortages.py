@@ -200,7 +200,9 @@ def lack(place: str, reason: str) -> None:
     """Play what a kubelet says of the next revision's pod while its image's registry, or its volume, is away."""
     if reason == "RegistryUnavailable":
         message = f'Back-off pulling image "{NEXT}": dial tcp 10.0.0.1:443: connect: connection refused'
-        play_trouble(place, image=NEXT, serving=IMAGE, state={"waiting": {"reason": "ImagePullBackOff", "message": message}})
+        play_trouble(
+            place, image=NEXT, serving=IMAGE, state={"waiting": {"reason": "ImagePullBackOff", "message": message}}
+        )
         return
     play_trouble(place, image=NEXT, serving=IMAGE, state={"waiting": {"reason": "ContainerCreating"}})
     (name,) = pods_of(place, NEXT)
@@ -272,7 +274,7 @@ def test_one_bad_pod_of_fifty_beside_a_ready_one_rolls_nothing_back_and_is_named
     edit(place, engine={"image": NEXT}, rollout={"maxSurge": 2, "maxUnavailable": 0})
     eventually(lambda: len(pods_of(place, NEXT)) == 2, expecting="two new pods")
     play_trouble(place, image=NEXT, serving=IMAGE, state=CRASHED)
-    make_ready(place, pods_of(place, NEXT)[0], "10.255.0.9")
+    make_ready(place, pods_of(place, NEXT)[0], "10.255.0.99")
     expect_deadline_over(place)
     expect_seen(place)
     assert condition(place, "Progressing")[:2] == ("True", "RollingOut")

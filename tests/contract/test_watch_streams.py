@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,7 +72,7 @@ async def test_an_error_in_a_watch_is_no_fault_of_the_process(api: StoredApi, tm
 
 
 async def test_a_namespace_whose_watch_says_error_is_listed_anew(api: StoredApi, tmp_path: Path) -> None:
-    api.put(INFERENCE_SERVICES, known("first"))
+    api.put(INFERENCE_SERVICES, stored("first"))
     with served(api, tmp_path) as path, pytest.MonkeyPatch.context() as patched:
         patched.setenv("KUBECONFIG", str(path))
         configuration, _ = await kubeconfig(None)
@@ -82,27 +83,35 @@ async def test_a_namespace_whose_watch_says_error_is_listed_anew(api: StoredApi,
             shared = Shared(cache=cache, queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5)
             informer = Informer(client, NAMESPACE, shared=shared, watch=watch, gate=asyncio.Semaphore(1))
             running = asyncio.create_task(informer.run(resync_seconds=3600.0))
-            await expect_services(cache, running, {"first"})
+            await eventually(lambda: known(cache) == {"first"}, running)
+            # Its own first list is over, so the second can only be known by another one.
+            watched = ("WATCH", INFERENCE_SERVICES.path(NAMESPACE))
+            await eventually(lambda: watched in api.requests, running)
             # Of the second no event comes.
-            api.put(INFERENCE_SERVICES, known("second"))
+            api.put(INFERENCE_SERVICES, stored("second"))
             api.watched.put({"type": "ERROR", "object": {"kind": "Status", "message": "storage", "code": 500}})
-            await expect_services(cache, running, {"first", "second"})
+            await eventually(lambda: known(cache) == {"first", "second"}, running)
             assert informer.why_unwatched is None
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
 
-def known(name: str) -> Object:
+def stored(name: str) -> Object:
     """A service as the API server has it."""
     found = good(name, metadata__namespace=NAMESPACE)
     found["metadata"] |= {"uid": name, "resourceVersion": "1", "generation": 1}
     return found
 
 
-async def expect_services(cache: Cache, running: asyncio.Task[NoReturn], names: set[str]) -> None:
-    """Wait until these services are known. Raises what ended the informer."""
+def known(cache: Cache) -> set[str]:
+    """UIDs of the services that are known."""
+    return {uid for uid, _ in cache.services.entries()}
+
+
+async def eventually(seen: Callable[[], bool], running: asyncio.Task[NoReturn]) -> None:
+    """Wait until it is seen. Raises what ended the informer."""
     async with asyncio.timeout(60):
-        while {uid for uid, _ in cache.services.entries()} != names:
+        while not seen():
             if running.done():
                 running.result()
             await asyncio.sleep(0.05)

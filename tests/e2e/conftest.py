@@ -23,7 +23,7 @@ from support.live import (
 
 #: Level names at which the operator reports that something of its own went wrong.
 _ERRORS = re.compile(r'"level": ?"(ERROR|CRITICAL)"|Traceback|\b(ERROR|CRITICAL)\b')
-#: What is off by default and must refuse or close nothing that is needed.
+#: Off by default. Admission must refuse nothing to the operator; no network here enforces the NetworkPolicies.
 _STRICT = {
     "admissionPolicies": {"operator": True, "inferenceServices": {"enabled": True}},
     "networkPolicy": {"enabled": True},

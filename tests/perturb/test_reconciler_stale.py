@@ -60,7 +60,7 @@ def test_an_old_spec_never_overwrites_the_new_one(lag: int) -> None:
 
 
 class DisturbedCluster(MemoryCluster):
-    """At one look, the first is 1, the operator reads the past, is told nothing, or is told twice.
+    """At look number `at` (from 1) the operator reads the past, misses the look, or makes it twice.
 
     `lag`: reads of that look show everything as it was so many writes ago. `times`: the look is made so often.
     """

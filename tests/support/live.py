@@ -102,12 +102,12 @@ class Flyball:
         return next((holder.split("_")[0] for holder in holders if holder), "")
 
     def refused(self) -> list[str]:
-        """What the API server refused to the operator's account for want of rights, reads too, by the audit log."""
+        """What the API server refused to the operator's account for want of rights or by a policy, by the audit log."""
         account = f"system:serviceaccount:{self.namespace}:"
         return [
             f"{line['verb']} {line['requestURI']}"
             for line in self._audited()
-            if line["user"]["username"].startswith(account) and line.get("responseStatus", {}).get("code") == 403
+            if line["user"]["username"].startswith(account) and _is_refused(line.get("responseStatus", {}))
         ]
 
     def writes(self) -> list[tuple[str, str]]:
@@ -135,6 +135,11 @@ class Flyball:
         return "\n".join(
             kubectl("logs", pod["metadata"]["name"], "-n", self.namespace, "--tail=-1") for pod in self.operator_pods()
         )
+
+
+def _is_refused(status: Object) -> bool:
+    """For want of rights, reads too, or by a ValidatingAdmissionPolicy."""
+    return status.get("code") == 403 or "ValidatingAdmissionPolicy" in status.get("message", "")
 
 
 def scrape(pod: Object, port: int) -> str:

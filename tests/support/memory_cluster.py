@@ -227,7 +227,7 @@ class MemoryCluster:
             status |= self._progressing("NewReplicaSetAvailable", before)
             pods = [READY] * wanted
             self._served.add(template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH])
-        # A Deployment tells of pods that there are.
+        # Pods first: a Deployment's status counts pods that exist.
         self._pods(deployment, self._replica_set(deployment), pods, beside=beside)
         if status != before:
             self.api.put(DEPLOYMENTS, {**deployment, "status": status})

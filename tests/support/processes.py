@@ -30,7 +30,10 @@ _BY_FILE, _BY_TEST = "tests/engine/", "tests/engine/test_own_tests.py"
 #: Files that take longest, most of it waiting: begun last, they would keep one process busy and the others idle.
 LONGEST = (
     *(f"tests/contract/test_{name}.py" for name in ("dashboards", "alerts")),
-    *(f"tests/perturb/test_{name}.py" for name in ("reconciler_crash", "mix_shift", "named_sizes", "speculation")),
+    *(
+        f"tests/perturb/test_{name}.py"
+        for name in ("reconciler_crash", "reconciler_stale", "mix_shift", "named_sizes", "speculation")
+    ),
     *(f"tests/engine/test_{name}.py" for name in ("gate", "live_retunes", "pipeline", "data_parallel", "sizing")),
     *(f"tests/engine/test_{name}.py" for name in ("own_tests", "arguments", "download", "secured")),
     *(

@@ -226,7 +226,7 @@ def end_state(world: MemoryCluster) -> dict[Any, Object]:
 
 
 def without_times(found: Any) -> Any:
-    """The same without moments, as a look that comes later writes later, and without the hash that has one in it."""
+    """The same without times, as a later look writes later, and without a Deployment's hash of what has one in it."""
     if isinstance(found, dict):
         return {key: without_times(value) for key, value in found.items() if key != names.ANNOTATION_INTENT}
     if isinstance(found, list):

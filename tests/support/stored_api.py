@@ -109,7 +109,7 @@ class StoredApi:
 
     def _reviewed(self, body: Object) -> Object:
         spec = body["spec"]
-        # Of who asks for itself there is no name.
+        # A SelfSubjectAccessReview names no user.
         if "user" in spec:
             self.reviewed.add(spec["user"])
         asked = (spec["resourceAttributes"]["verb"], spec["resourceAttributes"]["resource"])

@@ -2,8 +2,7 @@
 
 The new revision runs on a share of the pods behind the same Service (`reconcile.plan.revision_analysis`), so both have
 the same load. What is compared is the share of requests that met each objective since its pods were Ready, and the
-share that ended without an error: those that end with one are counted by no objective. (The canary of
-`actuate/canary.py` is another thing: one pod that tries limits.) Pure.
+share that ended without an error: those that end with one are counted by no objective. Pure.
 """
 
 from __future__ import annotations
