@@ -41,8 +41,9 @@ from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
 
 #: Pods of each service: five thousand where there are a thousand services.
 PODS: Final = 5
-#: Services that are scraped at most: that is a core's worth of Prometheus. Of the others is said what is of these.
-SCRAPED: Final = 100
+#: Services that are scraped at most: two hundred pods, since a scrape that is late changes what the tuner does. Of the
+#: others is said what is of these.
+SCRAPED: Final = 200 // PODS
 NAMESPACE: Final = "team"
 #: Seconds for a whole read: on a machine with other work, too, ticks that hold are not what is to be measured.
 READ_SECONDS: Final = 60.0
