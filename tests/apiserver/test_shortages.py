@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from flyball_operator.api.objects import timestamp
 from support import cluster
 from support.cluster import apply, items, kubectl, patch
 from support.devices import DEVICE, expect_placed, on_device, set_devices
@@ -181,46 +179,20 @@ def test_a_registry_that_refuses_connections_is_waited_for(place: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reason", ["RegistryUnavailable", "VolumeUnavailable"])
-def test_a_registry_or_a_volume_that_comes_back_is_gone_on_with(place: str, reason: str) -> None:
+def test_a_registry_that_comes_back_is_gone_on_with(place: str) -> None:
     apply(ungoverned_service(spec__replicas=1), namespace=place)
     made(place)
     serve(place)
     edit(place, engine={"image": NEXT})
-    lack(place, reason)
-    expect_waiting(place, reason)
-    expect_still_waiting(place, reason)
+    message = f'Back-off pulling image "{NEXT}": dial tcp 10.0.0.1:443: connect: connection refused'
+    waiting = {"reason": "ImagePullBackOff", "message": message}
+    play_trouble(place, image=NEXT, serving=IMAGE, state={"waiting": waiting})
+    expect_waiting(place, "RegistryUnavailable")
+    expect_still_waiting(place, "RegistryUnavailable")
     assert condition(place, "Available")[:2] == ("True", "EarlierRevisionServes")
     assert image_of(place) == NEXT
     play_trouble(place, image=NEXT, serving=IMAGE, ready=True, state={"running": {}})
     serve(place, image=NEXT)
-
-
-def lack(place: str, reason: str) -> None:
-    """Play what a kubelet says of the next revision's pod while its image's registry, or its volume, is away."""
-    if reason == "RegistryUnavailable":
-        message = f'Back-off pulling image "{NEXT}": dial tcp 10.0.0.1:443: connect: connection refused'
-        play_trouble(
-            place, image=NEXT, serving=IMAGE, state={"waiting": {"reason": "ImagePullBackOff", "message": message}}
-        )
-        return
-    play_trouble(place, image=NEXT, serving=IMAGE, state={"waiting": {"reason": "ContainerCreating"}})
-    (name,) = pods_of(place, NEXT)
-    pod = one("pod", place, name)["metadata"]
-    now = timestamp(datetime.now(UTC))
-    held = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{name}.held"},
-        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": place, "uid": pod["uid"]},
-        "type": "Warning",
-        "reason": "FailedAttachVolume",
-        "message": 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) other-0',
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
-    kubectl("create", "-n", place, "-f", "-", stdin=json.dumps(held))
 
 
 @pytest.fixture
