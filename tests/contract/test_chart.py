@@ -553,8 +553,7 @@ def test_two_replicas_are_never_evicted_together() -> None:
 def test_a_digest_beats_the_tag_and_the_plugin_follows_the_registry() -> None:
     digest = "sha256:" + "a" * 64
     image = {"registry": "mirror.example.com/x", "repository": "operator", "tag": "1", "digest": digest}
-    (deployment,) = of_kind(render({"image": image}), "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    _, container = operator_of(render({"image": image}))
     assert container["image"] == f"mirror.example.com/x/operator@{digest}"
     plugin = next(item["value"] for item in container["env"] if item["name"] == "FLYBALL_PLUGIN_IMAGE")
     assert plugin == "mirror.example.com/x/flyball/plugin:0.1.0"

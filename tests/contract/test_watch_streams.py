@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from flyball_lab.harness.manifests import Object, good
+from flyball_lab.harness.tuners import until
 from flyball_operator.api.service_key import Key
 from flyball_operator.app.informer import Informer
 from flyball_operator.app.kopf_glue import Watch, WatchHandlers
@@ -83,14 +82,14 @@ async def test_a_namespace_whose_watch_says_error_is_listed_anew(api: StoredApi,
             shared = Shared(cache=cache, queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5)
             informer = Informer(client, NAMESPACE, shared=shared, watch=watch, gate=asyncio.Semaphore(1))
             running = asyncio.create_task(informer.run(resync_seconds=3600.0))
-            await eventually(lambda: known(cache) == {"first"}, running)
+            await until("the first is known", lambda: known(cache) == {"first"})
             # Its own first list is over, so the second can only be known by another one.
             watched = ("WATCH", INFERENCE_SERVICES.path(NAMESPACE))
-            await eventually(lambda: watched in api.requests, running)
+            await until("services are watched", lambda: watched in api.requests)
             # Of the second no event comes.
             api.put(INFERENCE_SERVICES, stored("second"))
             api.watched.put({"type": "ERROR", "object": {"kind": "Status", "message": "storage", "code": 500}})
-            await eventually(lambda: known(cache) == {"first", "second"}, running)
+            await until("both are known", lambda: known(cache) == {"first", "second"})
             assert informer.why_unwatched is None
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -98,20 +97,15 @@ async def test_a_namespace_whose_watch_says_error_is_listed_anew(api: StoredApi,
 
 def stored(name: str) -> Object:
     """A service as the API server has it."""
-    found = good(name, metadata__namespace=NAMESPACE)
-    found["metadata"] |= {"uid": name, "resourceVersion": "1", "generation": 1}
-    return found
+    return good(
+        name,
+        metadata__namespace=NAMESPACE,
+        metadata__uid=name,
+        metadata__resourceVersion="1",
+        metadata__generation=1,
+    )
 
 
 def known(cache: Cache) -> set[str]:
     """UIDs of the services that are known."""
     return {uid for uid, _ in cache.services.entries()}
-
-
-async def eventually(seen: Callable[[], bool], running: asyncio.Task[NoReturn]) -> None:
-    """Wait until it is seen. Raises what ended the informer."""
-    async with asyncio.timeout(60):
-        while not seen():
-            if running.done():
-                running.result()
-            await asyncio.sleep(0.05)

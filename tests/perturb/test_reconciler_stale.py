@@ -82,7 +82,6 @@ class DisturbedCluster(MemoryCluster):
         self._lagging.lag = self._lag if here else 0
         for _ in range(self._times if here else 1):
             super()._look(key)
-        self._lagging.lag = 0
 
 
 def expect_same_end(scenario: Scenario, note_figure: Callable[[str], None], *, lag: int = 0, times: int = 1) -> None:

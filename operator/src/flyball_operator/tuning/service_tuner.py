@@ -61,13 +61,13 @@ class ServiceTuner:
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None
-        trial = TrialRollout(self._engine_pods, clock, verified=verified)
+        trial_rollout = TrialRollout(self._engine_pods, clock, verified=verified)
         slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
         self._analysis = AnalysisReport(service, clock, dependencies.wall)
         self._reporter = StatusReporter(
-            context, self._signals, self._engine_pods, trial, slow_pods, events, self._analysis
+            context, self._signals, self._engine_pods, trial_rollout, slow_pods, events, self._analysis
         )
-        self._rollout = SetpointRollout(context, self._engine_pods, trial, self._reporter)
+        self._rollout = SetpointRollout(context, self._engine_pods, trial_rollout, self._reporter)
 
     @property
     def state(self) -> TuningState:

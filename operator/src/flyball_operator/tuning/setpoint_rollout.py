@@ -28,11 +28,11 @@ class SetpointRollout:
     """Of one service: to its engines at once, or to one of them first."""
 
     def __init__(
-        self, context: ServiceContext, engine_pods: EnginePods, trial: TrialRollout, reporter: StatusReporter
+        self, context: ServiceContext, engine_pods: EnginePods, trial_rollout: TrialRollout, reporter: StatusReporter
     ) -> None:
         self._context = context
         self._engine_pods = engine_pods
-        self._trial = trial
+        self._trial_rollout = trial_rollout
         self._reporter = reporter
         self._surveyed = False
         self._followed = context.spec
@@ -53,7 +53,7 @@ class SetpointRollout:
     def live(self) -> Policy | None:
         """The policy that all engines were given last, None if none was, or one alone has it."""
         context = self._context
-        if context.setpoint is None or self._trial.pod is not None:
+        if context.setpoint is None or self._trial_rollout.pod is not None:
             return None
         return self._of_setpoint(context.setpoint, context.queueing)
 
@@ -71,7 +71,7 @@ class SetpointRollout:
             context.setpoint = self._made(policy)
             context.metrics.policy(*context.labels, Policy.of(context.setpoint, context.queueing))
             if context.spec.paused is not None:
-                self._trial.resume(context.service.status.tuning)
+                self._trial_rollout.resume(context.service.status.tuning)
             if context.may_act and not context.generations.afresh:
                 context.generations.give()
                 await self._engine_pods.push(context.setpoint)
@@ -81,32 +81,32 @@ class SetpointRollout:
         context = self._context
         if context.setpoint is None or context.spec.paused is not None:
             return ""
-        found = self._trial.check(context.setpoint, trusted=context.trusted)
+        found = self._trial_rollout.check(context.setpoint, trusted=context.trusted)
         if found is None:
-            return self._trial.failure
+            return self._trial_rollout.failure
         trial, ended = found
         if not ended.why:
             if context.may_act:
                 await self._engine_pods.push(context.setpoint)
             return ""
         context.state, message = undone(context.state, trial, ended, now)
-        self._trial.failure = message
+        self._trial_rollout.failure = message
         await context.post("Warning", "SetpointTrialFailed", message)
         return message
 
     async def follow(self, decision: Decision, before: TuningState, *, at_once: bool) -> None:
         """Make live what should be. `before` is the state that was decided from. `at_once`: in all pods."""
-        context, trial, paused = self._context, self._trial, self._context.spec.paused is not None
+        context, trial_rollout, paused = self._context, self._trial_rollout, self._context.spec.paused is not None
         edited = self.behind_spec and not paused
         if edited or paused:
             # What users ask for waits for no trial.
-            trial.stop()
+            trial_rollout.stop()
         self._followed = context.spec
         # What is owed to all pods stays so until it is written.
-        self._owed_to_all = trial.pod is None and (self._owed_to_all or at_once or edited)
+        self._owed_to_all = trial_rollout.pod is None and (self._owed_to_all or at_once or edited)
         context.metrics.paused(*context.labels, paused)
         wanted = self._wanted()
-        if trial.pod is not None:
+        if trial_rollout.pod is not None:
             # While a policy is tried out nothing else is made live.
             context.state = context.state.undecided(before)
         elif wanted is not None and (self._outnumbered or self._differs(wanted, context.setpoint)):
@@ -115,9 +115,9 @@ class SetpointRollout:
             else:
                 await self._change(wanted, decision, before)
                 if edited and context.spec.live:
-                    trial.accept(trusted=context.trusted)
+                    trial_rollout.accept(trusted=context.trusted)
         elif not paused:
-            trial.end()
+            trial_rollout.end()
             self._owed_to_all = False
 
     @property
@@ -167,7 +167,7 @@ class SetpointRollout:
         upper = Policy(limits=spec.envelope.upper())
         if spec.mode is Mode.DISABLED:
             return self._made(upper)
-        live = self._trial.others(upper, queueing)
+        live = self._trial_rollout.others(upper, queueing)
         if live is None:
             live = Policy.of(setpoint, queueing) if setpoint is not None else upper
         # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
@@ -195,11 +195,11 @@ class SetpointRollout:
             raise
         generations.give()
         if context.spec.paused is None:
-            self._trial.end()
+            self._trial_rollout.end()
         owed, self._owed_to_all = self._owed_to_all, False
         # What was not decided now is where pods are to begin, or go on from.
         if decision.changed and not owed and is_change(left, policy):
-            await self._trial.begin(before, left, live=context.spec.live, trusted=context.trusted)
+            await self._trial_rollout.begin(before, left, live=context.spec.live, trusted=context.trusted)
         await self._engine_pods.push(context.setpoint)
         context.metrics.policy(*context.labels, policy)
         if is_change(left, policy):

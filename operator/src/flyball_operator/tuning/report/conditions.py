@@ -47,7 +47,7 @@ class SetpointProgress:
     """How far the setpoint got. `problems` are (reason, message), the gravest first.
 
     `paused`: what the annotation says. `stalled`: why no tick is completed. `not_deciding`: why nothing is decided.
-    `trial`: the pod that has it alone. `unordered`: why prompts are not served in the order that was asked for.
+    `trial_pod`: the pod that has it alone. `unordered`: why prompts are not served in the order that was asked for.
     `unclassed`: why requests are all of one class. None where that is not so.
     """
 
@@ -61,7 +61,7 @@ class SetpointProgress:
     paused: str | None = None
     stalled: str | None = None
     not_deciding: str | None = None
-    trial: str | None = None
+    trial_pod: str | None = None
     unordered: str | None = None
     unclassed: str | None = None
 
@@ -100,8 +100,8 @@ def _paused_verdict(progress: SetpointProgress, value: str) -> ConditionState:
 
 def _pushed_verdict(progress: SetpointProgress) -> ConditionState | None:
     """Whether the setpoint is on its way; None if it has arrived."""
-    if progress.trial is not None:
-        message = f"{progress.limits} in {progress.trial} alone, the others follow once it works there"
+    if progress.trial_pod is not None:
+        message = f"{progress.limits} in {progress.trial_pod} alone, the others follow once it works there"
         return ConditionState("Unknown", Reason.ONE_POD_FIRST, message)
     if progress.applied_pods < progress.ready_pods:
         return ConditionState("Unknown", Reason.PUSHING, f"{progress.limits} not confirmed by every Ready pod yet")

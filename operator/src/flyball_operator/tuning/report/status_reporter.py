@@ -51,7 +51,7 @@ class StatusReporter:
         context: ServiceContext,
         signals: SignalHistory,
         engine_pods: EnginePods,
-        trial: TrialRollout,
+        trial_rollout: TrialRollout,
         slow_pods: SlowPodReport,
         events: EventRecorder,
         analysis: AnalysisReport,
@@ -59,7 +59,7 @@ class StatusReporter:
         self._context = context
         self._signals = signals
         self._engine_pods = engine_pods
-        self._trial = trial
+        self._trial_rollout = trial_rollout
         self._slow_pods = slow_pods
         self._events = events
         self._analysis = analysis
@@ -139,7 +139,7 @@ class StatusReporter:
             limits=self._shown(live, context.queueing),
             problems=conditions.FENCED if context.fenced else pods.problems(asked, sheds=spec.refuses),
             paused=spec.paused,
-            trial=self._trial.pod,
+            trial_pod=self._trial_rollout.pod,
             stalled=self.liveness.stall if late else None,
             not_deciding=self.liveness.not_deciding if spec.live else None,
             unordered=pods.lacks.unordered if spec.orders else None,
