@@ -106,22 +106,25 @@ cluster_answers() {
   done
 }
 
-# fake_nodes COUNT: nodes that kwok plays, each with eight GPUs and a taint; only what is missing.
+# fake_nodes COUNT PODS: nodes that kwok plays, each of so many pods, with eight GPUs and a taint; only what is missing.
+# The name has the number of pods: a node that is there cannot be given another.
 fake_nodes() {
   daemon_alive kwok || daemon_start kwok
-  local i
+  local i name
   for ((i = 0; i < $1; i++)); do
+    name=fake-$i
+    (($2 == 110)) || name=fake-$2-$i
     cat <<YAML
 ---
 apiVersion: v1
 kind: Node
 metadata:
-  name: fake-$i
+  name: $name
   annotations: {kwok.x-k8s.io/node: fake}
-  labels: {type: kwok, kubernetes.io/hostname: fake-$i, kubernetes.io/os: linux, kubernetes.io/arch: amd64}
+  labels: {type: kwok, kubernetes.io/hostname: $name, kubernetes.io/os: linux, kubernetes.io/arch: amd64}
 spec: {taints: [{key: kwok.x-k8s.io/node, value: fake, effect: NoSchedule}]}
 status:
-  capacity: &resources {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
+  capacity: &resources {cpu: "64", memory: 512Gi, pods: "$2", nvidia.com/gpu: "8"}
   allocatable: *resources
 YAML
   done | kubectl create -f - >>"$dir/log/fake-nodes.log" 2>&1 || grep -q AlreadyExists "$dir/log/fake-nodes.log"
@@ -129,7 +132,7 @@ YAML
   log "cluster: $(kubectl get nodes -l type=kwok -o name | wc -l) fake nodes ready"
 }
 
-cluster_up() { # FAKE-NODES
+cluster_up() { # FAKE-NODES PODS-OF-EACH
   ensure_apt containerd runc containernetworking-plugins nftables iproute2 jq openssl
   # Killed with us: a build must not go on by itself.
   bin=$(exec setpriv --pdeathsig KILL -- "$FLYBALL_ROOT/hack/lib/binaries" dir {lock}>&-)
@@ -149,7 +152,7 @@ cluster_up() { # FAKE-NODES
     configuration >"$dir/ready"
     trap - INT TERM
   fi
-  (($1 == 0)) || fake_nodes "$1"
+  (($1 == 0)) || fake_nodes "$1" "$2"
   log "cluster: up; eval \"\$(hack/cluster env)\" gives kubectl and helm"
 }
 

@@ -75,6 +75,7 @@ LAUNCHER: Final = [
 SCRIPTS: Final = [
     ("cluster", 2, "Usage: hack/cluster"),
     ("cluster up --fake-nodes many", 2, "Usage: hack/cluster"),
+    ("cluster up --fake-nodes 2 --fake-node-pods 0", 2, "Usage: hack/cluster"),
     ("cluster down --purg", 2, "Usage: hack/cluster"),
     ("cluster exec", 2, "Usage: hack/cluster"),
     ("cluster restart", 1, "unknown daemon ''; there are: etcd"),
