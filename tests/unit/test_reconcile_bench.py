@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flyball_lab.benches.reconcile.cost import ROWS, tables
+from flyball_lab.benches.reconcile.cost import PODS, ROWS, service, tables
 from flyball_lab.benches.reconcile.operator import INSTANCE, AuditLog
+from flyball_operator.api.parse import parse_service
 
 OURS = f"flyball/0.1.0 flyball-reconciler ({INSTANCE})"
 #: kopf sends its library's user agent.
@@ -36,6 +37,13 @@ def test_requests_of_the_operator_alone_are_counted_and_neither_watches_nor_leas
         more.write('{"half of')
     reads, writes = log.requests()
     assert (dict(reads), dict(writes)) == ({"get pods": 1, "list pods": 1}, {"patch inferenceservices": 1})
+
+
+def test_services_are_accepted_and_none_is_tuned() -> None:
+    made = service(7)
+    stored = made | {"metadata": made["metadata"] | {"namespace": "bench", "uid": "u-7", "generation": 1}}
+    spec = parse_service(stored).spec
+    assert (spec.replicas, spec.governed) == (PODS, False)
 
 
 @pytest.mark.parametrize(("title", "missed"), [("1000 services of 5 pods", True), ("10 services of 5 pods", False)])
