@@ -49,6 +49,10 @@ SETTLE_SECONDS: Final = 90.0
 IDLE_SECONDS: Final = 360.0
 #: Until all pods are there, on two cores.
 LONGEST_SECONDS: Final = 3600.0
+#: Between two looks at what is waited for. To list a thousand services, or to tell of their conditions, takes processor
+#: from what is waited for.
+_READY_LOOK_SECONDS: Final = 10.0
+_START_LOOK_SECONDS: Final = 1.0
 _PARALLEL: Final = 16
 _MEMORY: Final = "memory MiB"
 _LARGEST: Final = "largest memory MiB"
@@ -132,10 +136,12 @@ async def _measured(services: int) -> dict[str, float]:
                 services, lambda number: api.create(INFERENCE_SERVICES, NAMESPACE, service(number), within=60.0)
             )
             with operator(NAMESPACE, Path(folder)) as first:
-                await _until(lambda: _all_ready(api, services), first, "pods are Ready")
+                await _until(lambda: _all_ready(api, services), first, "pods are Ready", _READY_LOOK_SECONDS)
             _tell("the operator starts anew")
             with operator(NAMESPACE, Path(folder)) as running:
-                start = await _until(lambda: _looked_at(running, services), running, "services are looked at")
+                start = await _until(
+                    lambda: _looked_at(running, services), running, "services are looked at", _START_LOOK_SECONDS
+                )
                 await _hold(running, SETTLE_SECONDS, "until it settles")
                 log = AuditLog(Path(os.environ["FLYBALL_AUDIT_LOG"]))
                 await _hold(running, IDLE_SECONDS, "idle")
@@ -196,14 +202,20 @@ async def _all_ready(api: KubeApi, services: int) -> tuple[int, bool]:
 async def _looked_at(running: RunningOperator, services: int) -> tuple[int, bool]:
     """The reconciler has looked at all, and none waits for it."""
     with suppress(OSError):
-        seen = await asyncio.to_thread(running.figure, "flyball_operator_services_by_template")
-        waiting = await asyncio.to_thread(running.figure, "flyball_operator_queue_depth")
+        seen, waiting = await asyncio.to_thread(
+            running.figures, "flyball_operator_services_by_template", "flyball_operator_queue_depth"
+        )
         return int(seen), seen == services and waiting == 0
     return 0, False
 
 
-async def _until(look: Callable[[], Awaitable[tuple[int, bool]]], running: RunningOperator, expecting: str) -> float:
-    """Seconds from the operator's start until it is so. Raises `RuntimeError` where it ends, or takes for ever."""
+async def _until(
+    look: Callable[[], Awaitable[tuple[int, bool]]], running: RunningOperator, expecting: str, every: float
+) -> float:
+    """Seconds from the operator's start until it is so, looked at `every` so many seconds.
+
+    Raises `RuntimeError` where it ends, or takes for ever.
+    """
     told = time.monotonic()
     while True:
         number, done = await look()
@@ -216,7 +228,7 @@ async def _until(look: Callable[[], Awaitable[tuple[int, bool]]], running: Runni
         if now - told > 15.0:
             _tell(f"{expecting}: {number}")
             told = now
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(every)
 
 
 async def _hold(running: RunningOperator, seconds: float, what: str) -> None:

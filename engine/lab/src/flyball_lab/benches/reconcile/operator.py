@@ -38,11 +38,14 @@ class RunningOperator:
     port: int
     began: float = field(default_factory=time.monotonic)
 
-    def figure(self, name: str) -> float:
-        """The sum of one of its own series. Raises `OSError` while it does not answer."""
+    def figures(self, *names: str) -> tuple[float, ...]:
+        """The sums of some of its own series, in one scrape. Raises `OSError` while it does not answer."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, flags=re.MULTILINE))
+        return tuple(
+            sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, flags=re.MULTILINE))
+            for name in names
+        )
 
     def memory(self, kind: str = "VmRSS") -> float:
         """Resident memory in MiB; `VmHWM`: the most there was."""
