@@ -97,6 +97,10 @@ def judge(
             " the same"
         )
         return Verdict(AnalysisPhase.FAILED, "; ".join([*faults, advice]))
+    if over and (
+        behind := [one for one in shares if one.is_behind(len(pods.new) / len(pods.earlier & outcomes.keys()))]
+    ):
+        return _held(f"it finished fewer than {LEAST_REQUESTS} requests, the earlier pods more: {_listed(behind)}")
     if over:
         return Verdict(AnalysisPhase.SUCCESSFUL, f"{_passed(shares)}: {_listed(said)}")
     left = format_duration(math.ceil(duration - passed))
@@ -174,6 +178,13 @@ class _Shares:
         """Whether the new revision is surely below the target, and the earlier one is not."""
         upper = wilson_upper(self.new.met * self._weight, self._requests(self.new), errors)
         return self.known and upper < self.target and self._kept_earlier
+
+    def is_behind(self, share: float) -> bool:
+        """Whether there would be enough to judge by, had the new pods finished as many as the earlier ones.
+
+        A revision that is so slow that it finishes too few would be promoted for it. `share`: new pods by earlier ones.
+        """
+        return not self.known and self._requests(self.earlier) * share >= LEAST_REQUESTS
 
     @property
     def _kept_earlier(self) -> bool:
