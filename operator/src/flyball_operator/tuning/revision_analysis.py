@@ -97,9 +97,8 @@ def judge(
             " the same"
         )
         return Verdict(AnalysisPhase.FAILED, "; ".join([*faults, advice]))
-    if over and (
-        behind := [one for one in shares if one.is_behind(len(pods.new) / len(pods.earlier & outcomes.keys()))]
-    ):
+    share = len(pods.new) / len(pods.earlier & outcomes.keys())
+    if over and (behind := [one for one in shares if one.is_behind(share)]):
         return _held(f"it finished fewer than {LEAST_REQUESTS} requests, the earlier pods more: {_listed(behind)}")
     if over:
         return Verdict(AnalysisPhase.SUCCESSFUL, f"{_passed(shares)}: {_listed(said)}")
