@@ -11,29 +11,28 @@ from flyball_lab.benches.reconcile.cost import PODS, ROWS, service, tables
 from flyball_lab.benches.reconcile.operator import INSTANCE, AuditLog
 from flyball_operator.api.parse import parse_service
 
-OURS = f"flyball/0.1.0 flyball-reconciler ({INSTANCE})"
-#: kopf sends its library's user agent.
-KOPF = "Python/3.11 aiohttp/3.13"
+NAMESPACE = "bench"
+OURS = f"system:serviceaccount:{NAMESPACE}:{INSTANCE}"
 
 
-def entry(agent: str, verb: str, resource: str) -> str:
-    return json.dumps({"userAgent": agent, "verb": verb, "objectRef": {"resource": resource}}) + "\n"
+def entry(user: str, verb: str, resource: str) -> str:
+    return json.dumps({"user": {"username": user}, "verb": verb, "objectRef": {"resource": resource}}) + "\n"
 
 
 def test_requests_of_the_operator_alone_are_counted_and_neither_watches_nor_leases(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     path.write_text(entry(OURS, "patch", "deployments"))
-    log = AuditLog(path)
+    log = AuditLog(path, NAMESPACE)
     with path.open("a") as more:
-        for agent, verb, resource in (
+        for user, verb, resource in (
             (OURS, "get", "pods"),
-            (KOPF, "list", "pods"),
-            (KOPF, "watch", "pods"),
+            (OURS, "list", "pods"),
+            (OURS, "watch", "pods"),
             (OURS, "update", "leases"),
             (OURS, "patch", "inferenceservices"),
-            ("kubectl/v1.36", "patch", "inferenceservices"),
+            ("kubernetes-admin", "patch", "inferenceservices"),
         ):
-            more.write(entry(agent, verb, resource))
+            more.write(entry(user, verb, resource))
         more.write('{"half of')
     reads, writes = log.requests()
     assert (dict(reads), dict(writes)) == ({"get pods": 1, "list pods": 1}, {"patch inferenceservices": 1})

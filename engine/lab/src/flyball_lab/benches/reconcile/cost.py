@@ -26,7 +26,7 @@ from flyball_engine.figures import figure
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import Options
-from flyball_lab.benches.reconcile.operator import AuditLog, RunningOperator, operator
+from flyball_lab.benches.reconcile.operator import AuditLog, RunningOperator, account, operator
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.pages.figures import table
 from flyball_lab.quantiles import quantile
@@ -129,7 +129,7 @@ def _kubectl(*words: str) -> None:
 
 async def _measured(services: int) -> dict[str, float]:
     configuration, _ = await kubeconfig(None)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, account(NAMESPACE, Path(folder)):
         async with connected(configuration, "flyball-bench", Unfenced(), instance="bench") as api:
             _tell(f"making {services} services")
             await _together(
@@ -143,7 +143,7 @@ async def _measured(services: int) -> dict[str, float]:
                     lambda: _looked_at(running, services), running, "services are looked at", _START_LOOK_SECONDS
                 )
                 await _hold(running, SETTLE_SECONDS, "until it settles")
-                log = AuditLog(Path(os.environ["FLYBALL_AUDIT_LOG"]))
+                log = AuditLog(Path(os.environ["FLYBALL_AUDIT_LOG"]), NAMESPACE)
                 await _hold(running, IDLE_SECONDS, "idle")
                 reads, writes = log.requests()
                 _tell(f"idle: reads {dict(reads.most_common(5))}, writes {dict(writes.most_common(5))}")

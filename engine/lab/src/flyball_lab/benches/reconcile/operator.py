@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from flyball_lab.harness.engine import SetpointSigner
 from flyball_lab.harness.ports import free_port
 
-#: Name of the process, by which the audit log tells its requests from others'. kopf's have their library's alone.
+#: Name of the process, and of its account, by which the audit log tells its requests from others'.
 INSTANCE: Final = "bench-operator"
-_KOPF: Final = "Python/"
+_KUBECONFIG: Final = "kubeconfig"
 #: Until it has ended its writes and watches.
 _END_SECONDS: Final = 60.0
 #: What is read once, however long it lasts, and what a leader writes while nothing happens.
@@ -54,11 +56,37 @@ class RunningOperator:
 
 
 @contextmanager
+def account(namespace: str, folder: Path) -> Iterator[None]:
+    """An account for the operator, and its kubeconfig in the folder. The audit log has the reads of such accounts alone."""
+    binding = f"{namespace}-{INSTANCE}"
+    _kubectl("create", "serviceaccount", INSTANCE, "--namespace", namespace)
+    _kubectl("delete", "clusterrolebinding", binding, "--ignore-not-found")
+    _kubectl(
+        *("create", "clusterrolebinding", binding, "--clusterrole=cluster-admin"),
+        f"--serviceaccount={namespace}:{INSTANCE}",
+    )
+    try:
+        token = _kubectl("create", "token", INSTANCE, "--namespace", namespace, "--duration=4h").strip()
+        found = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+        for user in found["users"]:
+            user["user"] = {"token": token}
+        (folder / _KUBECONFIG).write_text(yaml.safe_dump(found))
+        yield
+    finally:
+        _kubectl("delete", "clusterrolebinding", binding)
+
+
+def _kubectl(*words: str) -> str:
+    return subprocess.run(["kubectl", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@contextmanager
 def operator(namespace: str, folder: Path) -> Iterator[RunningOperator]:
-    """It looks after one namespace, by the kubeconfig of the environment, with the chart's settings."""
+    """It looks after one namespace, by the kubeconfig that `account` made in the folder, with the chart's settings."""
     key, port = folder / "key.pem", free_port()
     key.write_bytes(SetpointSigner().private_pem)
     settings = {
+        "KUBECONFIG": str(folder / _KUBECONFIG),
         "MALLOC_ARENA_MAX": "1",
         "FLYBALL_NAMESPACES": namespace,
         "FLYBALL_POD_NAMESPACE": namespace,
@@ -86,8 +114,9 @@ def operator(namespace: str, folder: Path) -> Iterator[RunningOperator]:
 class AuditLog:
     """What the API server writes of the operator's requests from now on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, namespace: str) -> None:
         self._path = path
+        self._user = f"system:serviceaccount:{namespace}:{INSTANCE}"
         self._from = path.stat().st_size
 
     def requests(self) -> tuple[Counter[str], Counter[str]]:
@@ -99,9 +128,9 @@ class AuditLog:
             # The last line may be half written.
             for line in log.read().split(b"\n")[:-1]:
                 entry = json.loads(line)
-                agent, about = entry.get("userAgent", ""), entry.get("objectRef") or {}
-                if f"({INSTANCE})" not in agent and not agent.startswith(_KOPF):
+                if entry["user"].get("username") != self._user:
                     continue
+                about = entry.get("objectRef") or {}
                 verb, resource = entry["verb"], about.get("resource", entry.get("requestURI", ""))
                 if verb in ("get", "list"):
                     reads[f"{verb} {resource}"] += 1
