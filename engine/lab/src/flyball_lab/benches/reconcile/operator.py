@@ -57,7 +57,7 @@ class RunningOperator:
 
 @contextmanager
 def account(namespace: str, folder: Path) -> Iterator[None]:
-    """An account for the operator, and its kubeconfig in the folder. The audit log has the reads of such accounts alone."""
+    """An account for the operator, and its kubeconfig in the folder. Of reads the log has those of accounts alone."""
     binding = f"{namespace}-{INSTANCE}"
     _kubectl("create", "serviceaccount", INSTANCE, "--namespace", namespace)
     _kubectl("delete", "clusterrolebinding", binding, "--ignore-not-found")
