@@ -107,6 +107,17 @@ def test_services_adopt_a_new_operators_template_one_after_the_other(place: str,
         eventually(lambda: figure in process.metrics(), expecting="both have adopted")
 
 
+def test_a_template_is_replaced_once_it_is_old_enough(place: str, tmp_path: Path) -> None:
+    with operator(place, tmp_path):
+        apply(idle_service(), namespace=place)
+        play_all(place, {"chat": "flyball.test/plugin:1"})
+    with operator(place, tmp_path, plugin_image=NEWER, adopt=json.dumps({"maxConcurrent": 1, "after": "24h"})):
+        expect_condition(place, "TemplateOutdated", "True", "NotOldEnough")
+        assert plugin(place, "chat") == "flyball.test/plugin:1"
+    with operator(place, tmp_path, plugin_image=NEWER, adopt=json.dumps({"maxConcurrent": 1, "after": "1s"})):
+        play_all(place, {"chat": NEWER})
+
+
 def adopted(place: str) -> set[str]:
     """Services whose Deployment has the newer plugin."""
     return {name for name in ("chat", "second") if plugin(place, name) == NEWER}

@@ -10,11 +10,12 @@ import pytest
 from pydantic import ValidationError
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import timestamp
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.app.main import ExitCode, main
 from flyball_operator.kube.errors import ClusterError, ForbiddenError, InvalidObjectError
-from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, Resource
+from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, REVISIONS, Resource
 from flyball_operator.reconcile.adoptions import Adoptions
 from flyball_operator.reconcile.plan.adoption import (
     SLOT_SECONDS,
@@ -69,6 +70,7 @@ def test_a_wrong_window_is_told_with_what_is_accepted(wrong: Object, told: str) 
     [
         ('{"maxConcurrent": -1}', "greater than or equal to 0"),
         ('{"most": 1}', "not permitted"),
+        ('{"maxConcurrent": 1, "after": "30d"}', "a duration such as"),
         ('{"maxConcurrent": 1, "window": {"start": "25:00", "duration": "4h"}}', "a time of day in UTC"),
         ("{", "line 1 column 2"),
     ],
@@ -198,6 +200,32 @@ def test_a_window_of_a_minute_is_not_missed() -> None:
     fleet.cluster.now += timedelta(seconds=again)
     fleet.cluster.act()
     assert fleet.new() == {"a"}
+
+
+AGED = AdoptionPolicy(max_concurrent=1, after="720h")
+
+
+def test_a_template_that_grows_old_is_replaced_before_its_plugin_image_may_be_gone() -> None:
+    fleet = Fleet(AGED)
+    made = fleet.cluster.now
+    # Those of `b` were made later, such as by an edit.
+    for found in fleet.cluster.api.find(REVISIONS):
+        later = timedelta(days=9 if found["metadata"]["name"].startswith("b-") else 0)
+        found["metadata"]["creationTimestamp"] = timestamp(made + later)
+        fleet.cluster.api.put(REVISIONS, found)
+    fleet.look()
+    assert not fleet.new(), "an upgrade replaces no pod"
+    assert fleet.outdated("a") == ("True", "NotOldEnough")
+    assert timestamp(made + timedelta(days=30)) in fleet.cluster.message(ConditionType.TEMPLATE_OUTDATED, "a")
+    assert fleet.adoptions.counts()["unsettled"] == 3
+    fleet.cluster.now = made + timedelta(days=30)
+    fleet.look()
+    assert fleet.new() == {"a", "c"}
+    assert fleet.most == 1
+    assert fleet.outdated("b") == ("True", "NotOldEnough")
+    fleet.cluster.now = made + timedelta(days=39)
+    fleet.look()
+    assert fleet.new() == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(("hours", "until"), [(21, 1), (22, 24), (26, 20), (46, 144), (-100, 122), (-1, 23)])

@@ -483,6 +483,7 @@ QUIET = {
     ReconcileReason.SCALED_TO_ZERO,
     ReconcileReason.SERVING,
     ReconcileReason.MADE_BY_OTHERS,
+    OutdatedReason.NOT_OLD_ENOUGH,
     OutdatedReason.OUTSIDE_WINDOW,
     OutdatedReason.WAITS_FOR_TURN,
     Reason.SCRAPED,

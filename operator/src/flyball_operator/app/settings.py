@@ -213,9 +213,9 @@ class Settings(PrometheusSettings):
     """JSON of who may connect to engine pods: `{"api": [...], "control": [...]}`, each a list of peers as in a
     NetworkPolicy. Default: none; no NetworkPolicy is made."""
     adopt: Annotated[AdoptionPolicy | None, NoDecode] = None
-    """JSON of how services adopt a new pod template by themselves: `{"maxConcurrent": 1, "window": {"start": "22:00",
-    "duration": "4h", "days": ["Sat", "Sun"]}}`, in UTC; without `days` each day, without `window` always. Default: not
-    at all."""
+    """JSON of how services adopt a new pod template by themselves: `{"maxConcurrent": 1, "after": "720h",
+    "window": {"start": "22:00", "duration": "4h", "days": ["Sat", "Sun"]}}`, in UTC; without `days` each day, without
+    `window` always, without `after` at any age of theirs. Default: not at all."""
     lease_name: str = "flyball-operator"
     """Name of the Lease that replicas elect their leader by."""
     shards: Annotated[int, Field(ge=1, le=MOST_SHARDS)] = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from flyball_operator.api.service_key import Key
@@ -29,7 +30,8 @@ class Adoptions:
         if {Standing.ADOPTING, Standing.FAILED} & set(self._standings.values()):
             self._forget_others()
         others = {str(other): standing for other, standing in self._standings.items() if other != key}
-        return turn(self._policy, others, all_seen=self._see_all(key), now=now)
+        found = turn(self._policy, others, all_seen=self._see_all(key), now=now)
+        return replace(found, least_age=self._policy.least_age)
 
     def note(self, key: Key, standing: Standing) -> Collection[Key]:
         """Keep where the service stands. Returns services to look at now: those whose turn has come by it."""

@@ -84,10 +84,25 @@ class Window(_Strict):
 
 
 class AdoptionPolicy(_Strict):
-    """How services take a new template by themselves: not at all where `max_concurrent` is 0."""
+    """How services take a new template by themselves: not at all where `max_concurrent` is 0.
+
+    `after`: age of the template that they have, from which on they do.
+    """
 
     max_concurrent: Annotated[int, Field(ge=0, le=1000)] = 0
     window: Window | None = None
+    after: str = "0s"
+
+    @field_validator("after")
+    @classmethod
+    def _check_after(cls, value: str) -> str:
+        parse_duration(value)
+        return value
+
+    @property
+    def least_age(self) -> timedelta:
+        """`after`, as a duration."""
+        return timedelta(seconds=float(parse_duration(self.after)))
 
 
 class Standing(Enum):
@@ -95,7 +110,7 @@ class Standing(Enum):
 
     CURRENT = "its pods were made from it, or from the user's word"
     OUTDATED = "its pods are of another, and all serve"
-    UNSETTLED = "its pods are of another, and not all serve, or a newer operator made them"
+    UNSETTLED = "its pods are of another, and not all serve, a newer operator made them, or it is not old enough"
     ADOPTING = "it is taking it, and does not serve with it yet"
     WAITING = "it is taking it, and a shortage has held it up for so long that it has its turn no more"
     FAILED = "it did not come up with it, or the API server refused it"
@@ -108,6 +123,8 @@ class OutdatedReason(StrEnum):
     """Services do not adopt by themselves; the message has the annotation."""
     OUTSIDE_WINDOW = "OutsideWindow"
     """It adopts by itself once the window of the chart's `adopt.window` opens."""
+    NOT_OLD_ENOUGH = "NotOldEnough"
+    """It adopts by itself once the template that it has is as old as the chart's `adopt.after`."""
     WAITS_FOR_TURN = "WaitsForTurn"
     """It adopts by itself once others have, and all its pods serve."""
     MADE_BY_NEWER_OPERATOR = "MadeByNewerOperator"
@@ -126,13 +143,14 @@ class OutdatedReason(StrEnum):
 class Turn:
     """Whether a service may adopt `now`; else why not, as `TemplateOutdated` says it.
 
-    `opens`: seconds until the window does, where that is why.
+    `opens`: seconds until the window does, where that is why. `least_age`: of templates that are replaced.
     """
 
     now: bool
     reason: OutdatedReason
     message: str
     opens: float | None = None
+    least_age: timedelta = timedelta()
 
 
 _BY_ANNOTATION: Final = (

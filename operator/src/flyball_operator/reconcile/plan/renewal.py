@@ -4,8 +4,9 @@ It adopts in its turn (`adoption`), and at once where a pod of the kept template
 image of that time is gone: waiting would leave the service a pod short for ever. Either way only from a template that
 was rolled out whole, which is the way back. In its turn it adopts no template of an older operator than the one that
 made its pods: in a rolling update both lead for a while, and each would replace the other's pods. So would two releases
-of one version with other settings. So a template of this version that it had before is not adopted again. One that the
-API server refuses is noted, and the service keeps what it has. Pure.
+of one version with other settings. So a template of this version that it had before is not adopted again. Nor is one
+replaced that is younger than asked for: at that age all are, before the plugin's image may be gone. One that the API
+server refuses is noted, and the service keeps what it has. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_operator.api.engine_container import plugin_image
-from flyball_operator.api.objects import Kind, Object, digest
+from flyball_operator.api.objects import Kind, Object, digest, moment
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, history, pod, progress, revision
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
@@ -32,7 +33,8 @@ class Asked:
     `outdated`: whether this operator would render it otherwise. `settled`: whether it could adopt, were it its turn.
     `newer`: version of the newer operator that rendered it, empty if none did. `adopts`: whether it takes this
     operator's template now. `refused`: whether the API server refused that template. `differing`: fields in
-    which another release of this version made the template, where the service had this operator's before.
+    which another release of this version made the template, where the service had this operator's before. `due`: from
+    when on it may adopt in its turn, None where its template is old enough.
     """
 
     current: Revision
@@ -43,6 +45,7 @@ class Asked:
     adopts: bool = False
     refused: bool = False
     differing: tuple[str, ...] = ()
+    due: datetime | None = None
 
 
 def asked(service: InferenceService, snapshot: Snapshot, kept: Mapping[str, Revision]) -> Asked:
@@ -56,11 +59,12 @@ def asked(service: InferenceService, snapshot: Snapshot, kept: Mapping[str, Revi
         return Asked(current, noted, outdated=True, settled=False, refused=True)
     newer = current.version if revision.is_older(snapshot.config.version, current.version) else ""
     differing = _differing(service, snapshot, kept, current, noted, rendered)
-    may = template != noted.adopted and not newer and not differing
+    due = _due(snapshot, current)
+    may = template != noted.adopted and not newer and not differing and due is None
     settled = may and _settled(service, snapshot, current, noted)
     why = _why(snapshot, current, noted, settled=settled)
     if why is None or template == noted.adopted:
-        return Asked(current, noted, outdated=True, settled=settled, newer=newer, differing=differing)
+        return Asked(current, noted, outdated=True, settled=settled, newer=newer, differing=differing, due=due)
     if snapshot.adoption_refused:
         noted = noted.refusing(template, snapshot.adoption_refused)
         return Asked(current, noted, outdated=True, settled=False, refused=True)
@@ -116,6 +120,13 @@ def _differing(
         return ()
     paths = (*differences(current.template, rendered), *differences(rendered, current.template))
     return tuple(dict.fromkeys(map(spelt, paths)))
+
+
+def _due(snapshot: Snapshot, current: Revision) -> datetime | None:
+    """From when on its template is old enough to be replaced in its turn; None where it is."""
+    made = moment(current.live["metadata"].get("creationTimestamp")) if current.live is not None else None
+    due = made + snapshot.turn.least_age if made is not None else None
+    return due if due is not None and snapshot.now < due else None
 
 
 def _settled(service: InferenceService, snapshot: Snapshot, current: Revision, noted: History) -> bool:

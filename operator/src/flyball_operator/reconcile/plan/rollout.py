@@ -60,6 +60,8 @@ class RolloutDecision:
     """Version of the newer operator that rendered the current template, empty if none did."""
     differing: tuple[str, ...] = ()
     """Fields in which another release of this version rendered it, where the service had this one's template before."""
+    due: datetime | None = None
+    """From when on it may adopt in its turn, None where its template is old enough."""
     adopts: bool = False
     """Whether the service takes this operator's template by itself in this plan."""
     judged: JudgedRevision | None = None
@@ -123,6 +125,7 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
         again=min((seconds for seconds in (attempt.seconds_left(judged), left, held) if seconds), default=None),
         newer=found.newer,
         differing=found.differing,
+        due=found.due,
         adopts=found.adopts,
         judged=revision_analysis.judged(service, judged, last_good),
     )

@@ -201,6 +201,9 @@ def _outdated(snapshot: Snapshot, rollout: RolloutDecision) -> ConditionClaim | 
             f" releases the same settings, or set the annotation {names.ANNOTATION_ADOPT} to a new value"
         )
         return ConditionClaim(True, OutdatedReason.OTHER_SETTINGS, message)
+    if rollout.due is not None and snapshot.turn != NEVER:
+        message = f"adopts this operator's template from {timestamp(rollout.due)} on, when its own is old enough"
+        return ConditionClaim(True, OutdatedReason.NOT_OLD_ENOUGH, message)
     return ConditionClaim(True, snapshot.turn.reason, snapshot.turn.message)
 
 
