@@ -68,12 +68,16 @@ class GuardedApi:
 
 @dataclass
 class Engine:
-    """One in a pod of a namespace. `frozen`: its kubelet brings nothing any more. `key`: of its template, if any."""
+    """One in a pod of a namespace. `frozen`: its kubelet brings nothing any more. `key`: of its template, if any.
+
+    `mounted`: whether its template has the volume with the public keys.
+    """
 
     namespace: str
     name: str = "chat-0"
     frozen: bool = False
     key: str = ""
+    mounted: bool = True
     silent: bool = False
     ready: bool = True
     file: str = ""
@@ -91,7 +95,7 @@ class Engine:
     def pod(self) -> EnginePod:
         return EnginePod(
             name=self.name, uid=self.uid, ip=self.ip, ready=self.ready, container_id="", restarts=0,
-            namespace=self.namespace, control_port=self.port,
+            namespace=self.namespace, control_port=self.port, takes_keys=self.mounted,
         )  # fmt: skip
 
 
@@ -215,7 +219,7 @@ class KeyWorld:
             seen, since = self._changed.get(engine.uid, ("", 0.0))
             if text != seen:
                 self._changed[engine.uid] = (text, self.clock)
-            elif not engine.frozen and self.clock - since >= SYNC_SECONDS:
+            elif engine.mounted and not engine.frozen and self.clock - since >= SYNC_SECONDS:
                 engine.file = text
 
     def _check(self) -> None:

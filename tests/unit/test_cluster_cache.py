@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
+from flyball_operator.api.parse import parse_service
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.kube.cache import Cache
+from flyball_operator.reconcile.plan.pod import render
+from flyball_operator.reconcile.plan.snapshot import Config
 
 ACCEPTED = {"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted"}]}
 
@@ -112,6 +115,18 @@ def test_the_tuner_sees_accepted_governed_services_and_pods_that_stay() -> None:
         2,
         "containerd://p1-1",
     )
+
+
+def test_a_pod_that_an_earlier_operator_made_without_the_volume_of_keys_takes_no_other() -> None:
+    cache = known()
+    made = render(parse_service(service("s1", 1)), Config(plugin_image="flyball/plugin:1"), "")
+    earlier = {**made["spec"], "volumes": [one for one in made["spec"]["volumes"] if one["name"] != "flyball-keys"]}
+    plain = {**earlier, "initContainers": []}
+    for number, spec in enumerate((made["spec"], earlier, plain)):
+        found = pod(f"p{number}", 10)
+        found["metadata"]["labels"][names.LABEL_MANAGED_BY] = names.MANAGED_BY
+        cache.observe_pod({**found, "spec": spec}, deleted=False)
+    assert [seen.takes_keys for seen in CachedServices(cache).pods("s1")] == [True, False, True]
 
 
 def test_the_tuner_sees_no_service_where_another_release_acts() -> None:

@@ -143,14 +143,61 @@ async def test_an_engine_that_does_not_accept_it_holds_up_a_rotation_for_a_bound
     assert world.refused == []
 
 
-async def test_pods_of_a_template_without_the_file_keep_the_key_of_an_earlier_chart_until_it_is_replaced() -> None:
+async def with_an_earlier_template() -> tuple[KeyWorld, str]:
+    """A world with a pod that knows for good the key which an earlier chart made."""
     world, key = KeyWorld(), make_key()
     world.fill({"signing-key.pem": key})
-    world.engines.append(Engine("team-a", "old-0", frozen=True, key=public(key)))
+    world.engines.append(Engine("team-a", "old-0", mounted=False, key=public(key)))
     await world.pass_time(A_WHILE)
-    assert world.refused == []
+    return world, key
+
+
+async def test_a_key_is_not_replaced_for_its_age_while_pods_of_a_template_without_the_file_know_it_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, key = await with_an_earlier_template()
     await rotate(world)
-    assert world.data()["current"] == key, "it is waited for"
+    world.start()  # another leader
+    await world.pass_time(LONGEST_WAIT.total_seconds() + A_WHILE)
+    assert world.data()["current"] == key
+    assert "next" not in world.data()
+    assert world.refused == []
+    said = [record.message for record in caplog.records if "is not replaced" in record.message]
+    assert len(said) == 2, "once by each leader"
+    assert "team-a/old-0" in said[0]
+    del world.engines[-1]
+    await world.pass_time(A_WHILE)
+    assert world.data()["current"] not in ("", key), "the template was replaced"
+    assert world.refused == []
+
+
+async def test_a_new_leader_that_knows_no_pods_yet_begins_no_rotation() -> None:
+    world, key = await with_an_earlier_template()
+    world.skip(PERIOD.total_seconds())
+    engines, world.engines = world.engines, []
+    world.start()
+    await world.pass_time(LEAST_SECONDS - 10)
+    world.engines = engines
+    await world.pass_time(LONGEST_WAIT.total_seconds() + A_WHILE)
+    assert world.data()["current"] == key
+    assert world.refused == []
+
+
+async def test_a_key_that_is_stolen_is_replaced_whatever_pods_know_it_alone() -> None:
+    world, key = await with_an_earlier_template()
+    world.fill({})
+    await world.pass_time(LOOK_SECONDS + ROUND_SECONDS)
+    assert world.data()["current"] != key
+
+
+async def test_a_rotation_that_has_begun_is_ended_whatever_pods_come() -> None:
+    world = await settled()
+    first = world.data()["current"]
+    world.skip(PERIOD.total_seconds())
+    await world.look()
+    world.engines.append(Engine("team-a", "old-0", mounted=False, key=public(first)))
+    await world.pass_time(LONGEST_WAIT.total_seconds() + ROUND_SECONDS)
+    assert world.data()["current"] != first
 
 
 async def test_a_pod_that_is_not_ready_holds_up_nothing() -> None:

@@ -31,6 +31,8 @@ class LogEvent(StrEnum):
     """A Kubernetes event could not be written."""
     KEY_ROTATED = "KeyRotated"
     """Setpoints are signed with the next key. The one before is revoked."""
+    KEY_ROTATION_PUT_OFF = "KeyRotationPutOff"
+    """Pods of earlier templates know the signing key alone, so it is not replaced for its age. Adopt the named pods."""
     LEADING = "Leading"
     """This replica took a Lease, with an epoch."""
     LEASE_ATTEMPT_FAILED = "LeaseAttemptFailed"

@@ -59,4 +59,5 @@ def _engine_pod(pod: KnownPod) -> EnginePod:
         control_port=pod.control_port,
         spec_hash=pod.spec_hash,
         ready_since=None if (since := moment(pod.ready_since)) is None else since.timestamp(),
+        takes_keys=pod.takes_keys,
     )

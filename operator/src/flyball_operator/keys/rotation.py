@@ -78,8 +78,11 @@ class KeyRotation:
         self._problem = ""
         self._trial: Trial | None = None
         self._read_at = float("-inf")
+        #: Since when this process leads, on its clock.
+        self._leading_since: float | None = None
         #: Since when this process leads and no write of the public keys has failed everywhere, on its clock.
         self._reaching_since: float | None = None
+        self._puts_off = False
         self._looked = asyncio.Event()
         #: What setpoints are signed with.
         self.signers = HeldKeys()
@@ -149,7 +152,7 @@ class KeyRotation:
         if current is None or self._keys.next is not None or self._problem:
             return True
         rotates = bool(period) and self._rotates() and self._now() - current.since >= period
-        return rotates or self._clock() - self._read_at >= LOOK_SECONDS
+        return (rotates and not self._is_put_off()) or self._clock() - self._read_at >= LOOK_SECONDS
 
     def _say(self, problem: str, *, passes: bool = False) -> None:
         """Log another problem once. `passes`: the API server is away, and the key that is known signs on."""
@@ -183,6 +186,8 @@ class KeyRotation:
             keys = held
             if self._may_advance(held):
                 keys = advanced(held, now=self._now(), period=period, accepted=accepted, make=self._make)
+            if keys.next is not None and held.next is None and self._is_put_off():
+                keys = held
             if written(keys) != (found.get("data") or {}):
                 await self._write(found, keys)
                 self._tell(held, keys)
@@ -191,6 +196,10 @@ class KeyRotation:
         self._read_at = began
 
     def _note_reach(self) -> None:
+        if not self._rotates():
+            self._leading_since = None
+        elif self._leading_since is None:
+            self._leading_since = self._clock()
         if not self._rotates() or self._public.reaches_engines() is False:
             self._reaching_since = None
         elif self._reaching_since is None:
@@ -207,6 +216,28 @@ class KeyRotation:
             return True
         since = self._reaching_since
         return since is not None and self._clock() - since >= LEAST_SECONDS
+
+    def _is_put_off(self) -> bool:
+        """Whether a key that is due for its age stays, because pods know no other for good. It is logged once.
+
+        A rotation that takes the key away from them is for people to ask for, by emptying the Secret. A leader
+        may not know all pods at first.
+        """
+        if self._leading_since is None or self._clock() - self._leading_since < LEAST_SECONDS:
+            return True
+        services = (service.metadata.uid for service in self._services.all())
+        bound = [
+            f"{pod.namespace}/{pod.name}" for uid in services for pod in self._services.pods(uid) if not pod.takes_keys
+        ]
+        if bound and not self._puts_off:
+            log.warning(
+                "the signing key is not replaced for its age: %d pods of earlier templates know no other, such as %s",
+                len(bound),
+                "; ".join(bound[:_NAMED]),
+                extra=logged(LogEvent.KEY_ROTATION_PUT_OFF),
+            )
+        self._puts_off = bool(bound)
+        return self._puts_off
 
     def _passed(self, following: Signer | None) -> bool:
         """Whether engines accept the next key, so that it can be signed with."""

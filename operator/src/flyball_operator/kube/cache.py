@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
-from flyball_operator.api.engine_container import engine_container
+from flyball_operator.api.engine_container import engine_container, plugin_image
 from flyball_operator.api.membership import Link, Owner, link, owner_of, tuned_by
 from flyball_operator.api.objects import Object, annotation, version_of
 from flyball_operator.api.parse import NoObjectError
@@ -30,7 +30,8 @@ T = TypeVar("T")
 class KnownPod:
     """A pod, as last seen. `link` leads to its service, if it is one's; of a pod of others, `labels` do.
 
-    `spec_hash` names its revision. `ready_since`: when it became Ready, empty where it is not.
+    `spec_hash` names its revision. `ready_since`: when it became Ready, empty where it is not. `takes_keys`: whether
+    another public key reaches its engine; not where an earlier operator made it, which gave it one for good.
     """
 
     link: Link
@@ -43,6 +44,7 @@ class KnownPod:
     labels: Mapping[str, str] = field(default_factory=dict)
     spec_hash: str = ""
     ready_since: str = ""
+    takes_keys: bool = True
 
 
 def read_service(found: Object, known: Desire | None = None) -> Desire | None:
@@ -78,7 +80,13 @@ def read_pod(found: Object) -> KnownPod | None:
         labels=labels if foreign else {},
         spec_hash=annotation(found, names.ANNOTATION_SPEC_HASH),
         ready_since=str(ready.get("lastTransitionTime") or "") if is_ready else "",
+        takes_keys=foreign or not plugin_image(found) or _mounts_keys(found),
     )
+
+
+def _mounts_keys(pod: Object) -> bool:
+    volumes = pod["spec"].get("volumes") or ()
+    return any((volume.get("configMap") or {}).get("name") == names.PUBLIC_KEYS for volume in volumes)
 
 
 class Cache:
