@@ -221,7 +221,7 @@ v1beta1
 
 {{- /* How services adopt a template by themselves; flyball_operator.reconcile.plan.adoption reads it. */ -}}
 {{- define "flyball.adopt" -}}
-{{- $policy := dict "maxConcurrent" .Values.adopt.maxConcurrent "after" .Values.adopt.after -}}
+{{- $policy := dict "maxConcurrent" .Values.adopt.maxConcurrent "after" (.Values.adopt.after | default "0s") -}}
 {{- with .Values.adopt.window -}}
 {{- if .start -}}
 {{- $window := dict "start" .start "duration" .duration -}}
