@@ -120,6 +120,12 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
         READY: GONE,
         condition("Ready", "False", "Unschedulable"): (1, 0),
     }, 40, {"FlyballRolloutWaits"}),
+    ("a gateway refuses the route", {
+        condition("Routed", "False", "RefusedByGateway"): (1, 0),
+    }, 40, {"FlyballNotRouted"}),
+    ("an adapter cannot be downloaded", {
+        condition("AdaptersLoaded", "False", "LoadFailed"): (1, 0),
+    }, 60, {"FlyballAdaptersNotLoaded"}),
     ("a new revision is judged for hours", {
         READY: GONE,
         condition("Ready", "False", "CanaryAnalysis"): (1, 0),
