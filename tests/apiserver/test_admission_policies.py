@@ -267,6 +267,8 @@ def test_services_may_use_what_is_listed_alone(installed: str) -> None:
         assert "created" in create(body, installed, *exempt)
     made = good(spec__engine__image=ALLOWED, spec__model={"uri": "hf://org/m", "cache": {"claim": {"size": "1Gi"}}})
     assert "created" in create(made, installed, user)
+    in_an_image = good(spec__engine__image=ALLOWED, spec__model__uri="oci://registry.example.com/vllm/qwen:v1")
+    assert "created" in create(in_an_image, installed, user)
     allowed = good(
         spec__engine__image=ALLOWED,
         spec__model__uri="pvc://weights/model",

@@ -14,6 +14,7 @@ from flyball_engine.contract import Env
 from flyball_lab.harness.manifests import Object, edited
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
+from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.reconcile.plan import pod
 from flyball_operator.reconcile.plan.fields import differences, spelt
@@ -100,4 +101,28 @@ def test_what_only_the_deployment_is_refused_for_is_told_with_its_field(tenant: 
     assert "nodeSelectorTerms[0].matchExpressions[0].values" in message
     expect_condition(tenant, "Stalled", "True", "RefusedByServer")
     apply(idle_service(), namespace=tenant)
+    expect_condition(tenant, "Accepted", "True", "Accepted")
+
+
+def model_volume(place: str) -> Object | None:
+    """The volume with the model, as the API server keeps it in the Deployment."""
+    volumes = one("deployment", place, "chat")["spec"]["template"]["spec"]["volumes"]
+    return next((found for found in volumes if found["name"] == names.VOLUME_MODEL), None)
+
+
+def test_a_model_in_an_image_is_a_volume_of_the_deployment_and_gives_way_to_another_kind(tenant: str) -> None:
+    reference = f"r.example.com:5000/models/qwen:v1@sha256:{'a' * 64}"
+    apply(idle_service(spec__model__uri=f"oci://{reference}"), namespace=tenant)
+    eventually(lambda: get("deployment", "chat", namespace=tenant), expecting="the Deployment")
+    image = {"reference": reference, "pullPolicy": "IfNotPresent"}
+    assert model_volume(tenant) == {"name": "model", "image": image}
+    expect_condition(tenant, "Accepted", "True", "Accepted")
+    apply(idle_service(spec__model__uri="oci://r.example.com/qwen:latest"), namespace=tenant)
+    latest = {"reference": "r.example.com/qwen:latest", "pullPolicy": "IfNotPresent"}
+    eventually(lambda: model_volume(tenant) == {"name": "model", "image": latest}, expecting="the other image")
+    apply(idle_service(spec__model__uri="pvc://weights/qwen"), namespace=tenant)
+    claim = {"claimName": "weights", "readOnly": True}
+    eventually(lambda: model_volume(tenant) == {"name": "model", "persistentVolumeClaim": claim}, expecting="the claim")
+    apply(idle_service(), namespace=tenant)
+    eventually(lambda: model_volume(tenant) is None, expecting="no volume")
     expect_condition(tenant, "Accepted", "True", "Accepted")

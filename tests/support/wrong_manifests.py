@@ -77,13 +77,14 @@ WRONG = (
             {"spec.model.uri": uri},
             {"spec.model.uri": right},
             "spec.model.uri",
-            "must be hf://<organisation>/<model>, s3://<bucket>/<prefix>, pvc://<claim>/<path> or file:///<path in the"
-            " engine image>",
+            "must be hf://<organisation>/<model>, s3://<bucket>/<prefix>, oci://<registry>/<repository>:<tag>,"
+            " pvc://<claim>/<path> or file:///<path in the engine image>",
         )
         for uri, right in (
             ("gs://bucket/model", "hf://gpt2"),
             ("s3://My_Bucket/model", "hf://gpt2"),
             ("s3://models/../keys", "hf://gpt2"),
+            ("oci:r.example.com/qwen:v1", "oci://r.example.com/qwen:v1"),
             ("Qwen/Qwen3-8B", "hf://Qwen/Qwen3-8B"),
             ("hf://a/b/c", "hf://a/b"),
             ("pvc://Claim/m", "pvc://claim/m/v1"),
@@ -101,6 +102,28 @@ WRONG = (
             "may not hold a revision: write --revision=<branch, tag or commit> into spec.engine.args",
         )
         for uri, right in (("hf://Qwen/Qwen3-8B@main", "hf://Qwen/Qwen3-8B"), ("hf://gpt2@", "hf://gpt2"))
+    ),
+    *(
+        Wrong(
+            f"model image {uri}",
+            {"spec.model.uri": f"oci://{uri}"},
+            {"spec.model.uri": f"oci://{right}"},
+            "spec.model.uri",
+            "must be oci://<registry>/<repository>:<tag>, or with @sha256:<64 hex digits>, or with both",
+        )
+        for uri, right in (
+            ("", "models/qwen:v1"),
+            ("r.example.com/models/qwen", "r.example.com/models/qwen:v1"),
+            ("r.example.com:5000/models/qwen", f"r.example.com:5000/models/qwen@sha256:{'a' * 64}"),
+            ("r.example.com:5000", "r.example.com:5000/qwen:v1"),
+            ("qwen:v1", "models/qwen:v1"),
+            ("https://r.example.com/qwen:v1", "localhost/qwen:v1"),
+            ("r.example.com/models/Qwen:v1", f"R.example.com/models/qwen:V1@sha256:{'a' * 64}"),
+            ("r.example.com/models/../qwen:v1", "r.example.com/models/qwen:v1"),
+            ("r.example.com/models/qwen@sha256:abc", f"r.example.com/models/qwen@sha512:{'0' * 128}"),
+            ("r.example.com/models/qwen:v1#8b", "r.example.com/models/qwen:v1"),
+            (f"r.example.com/{'m' * 256}:v1", f"r.example.com/{'m' * 255}:v1"),
+        )
     ),
     Wrong(
         "claim of 300 characters",

@@ -85,7 +85,7 @@ WRONG_MODELS = (
             _CACHE,
             "needs a uri that begins with hf://",
         )
-        for uri in ("pvc://claim/m", "file:///m")
+        for uri in ("pvc://claim/m", "file:///m", "oci://r.example.com/m:v1")
     ),
     *(
         Wrong(

@@ -25,6 +25,10 @@ WRONG_SERVICES: list[tuple[Object, str]] = [
         "spec.model.s3.secretName: not allowed",
     ),
     ({"spec__podTemplate__imagePullSecrets": [{"name": UNLISTED}]}, "spec.podTemplate.imagePullSecrets: not allowed"),
+    (
+        {"spec__model__uri": "oci://registry.example.com/vllm:v1"},
+        "spec.model.uri: image not allowed here; accepted: registry.example.com/vllm/",
+    ),
     ({"spec__model__uri": "pvc://others/model"}, "spec.model.uri: claim not allowed here; accepted: weights"),
     (
         {"spec__model": {"uri": "hf://org/m", "cache": {"claimName": "others"}}},

@@ -233,6 +233,22 @@ def test_a_bad_image_is_rolled_back_under_policies() -> None:
     expect_quiet(world)
 
 
+def knows_no_image_volumes(found: Object) -> None:
+    """An API server before Kubernetes 1.35: it drops the volumes, and their mounts."""
+    pod(found)["volumes"] = [one for one in pod(found)["volumes"] if "image" not in one]
+    mounts = container(found)["volumeMounts"]
+    container(found)["volumeMounts"] = [one for one in mounts if one["name"] != "model"]
+
+
+def test_a_server_that_drops_the_model_s_image_is_told() -> None:
+    world = MemoryCluster()
+    world.api.policies = [(DEPLOYMENTS, knows_no_image_volumes)]
+    world.apply(service(spec__model={"uri": "oci://r.test/qwen:v1"}))
+    look(world)
+    assert world.condition("Accepted") == GIVEN_UP
+    assert "volumes" in world.message("Accepted")
+
+
 # How often it is asked
 
 

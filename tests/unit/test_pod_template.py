@@ -108,6 +108,7 @@ def test_warming_up_is_part_of_the_start_and_an_engine_that_cannot_is_started_an
         ("file:///models/tiny", "/models/tiny", None),
         ("pvc://weights/llama/8b", "/model/llama/8b", "weights"),
         ("pvc://weights", "/model", "weights"),
+        ("oci://r.test/qwen:v1", "/model", None),
     ],
 )
 def test_where_the_weights_are(uri: str, path: str, claim: str | None) -> None:
@@ -116,7 +117,20 @@ def test_where_the_weights_are(uri: str, path: str, claim: str | None) -> None:
     if claim is not None:
         assert volumes["model"]["persistentVolumeClaim"] == {"claimName": claim, "readOnly": True}
     else:
-        assert "model" not in volumes
+        assert "persistentVolumeClaim" not in volumes.get("model", {})
+
+
+def test_a_model_in_an_image_is_mounted_and_read_without_a_network() -> None:
+    model = {"uri": "oci://r.test:5000/models/qwen:v1", "servedName": "qwen"}
+    spec = template(spec__model=model)["spec"]
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "model")
+    pulled = {"reference": "r.test:5000/models/qwen:v1", "pullPolicy": "IfNotPresent"}
+    assert volume == {"name": "model", "image": pulled}
+    container = spec["containers"][0]
+    assert {"name": "model", "mountPath": "/model", "readOnly": True} in container["volumeMounts"]
+    assert {"name": "HF_HUB_OFFLINE", "value": "1"} in container["env"]
+    assert {"--model=/model", "--served-model-name=qwen"} <= set(owned(spec__model=model))
+    assert [one["name"] for one in spec["initContainers"]] == [names.CONTAINER_PLUGIN]
 
 
 def test_a_token_comes_from_its_secret_and_is_not_read_by_us() -> None:

@@ -10,7 +10,16 @@ from pydantic import Field, PlainSerializer
 from flyball_operator.api.base import Check, Model, exactly_one
 from flyball_operator.api.containers import SecretKeyRef
 from flyball_operator.api.quantities import ReadsAsBytes
-from flyball_operator.api.rules import SEGMENT, SUBDOMAIN, Matches, ObjectName, Refuses, Rule
+from flyball_operator.api.rules import (
+    SEGMENT,
+    SUBDOMAIN,
+    Matches,
+    ObjectName,
+    Refuses,
+    Rule,
+    is_pinned_image,
+    pinned_image,
+)
 
 DEFAULT_REVISION: Final = "main"
 Revision = Annotated[
@@ -24,6 +33,9 @@ Revision = Annotated[
 ]
 #: S3 user guide, "General purpose bucket naming rules".
 _BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+
+
+_OCI: Final = "oci://"
 
 
 class AccessMode(StrEnum):
@@ -162,6 +174,15 @@ class ModelSource(Model):
                 model.cache is None or not model.uri.startswith("s3://") or model.cache.revision == DEFAULT_REVISION
             ),
         ),
+        Check(
+            Rule(
+                f"!self.uri.startsWith('{_OCI}') || ({pinned_image(f'self.uri.substring({len(_OCI)})')})",
+                "must be oci://<registry>/<repository>:<tag>, or with @sha256:<64 hex digits>, or with both: the"
+                " repository in lower case, of at most 255 characters",
+                ".uri",
+            ),
+            lambda model: model.image is None or is_pinned_image(model.image),
+        ),
     )
 
     uri: Annotated[
@@ -170,9 +191,9 @@ class ModelSource(Model):
         Matches(
             # What the rules below refuse with better words passes here.
             rf"hf://({SEGMENT}/)?{SEGMENT}(@.*)?|s3://{_BUCKET}(/{SEGMENT})*/?|pvc://{SUBDOMAIN}(/{SEGMENT})*/?"
-            rf"|file://(/{SEGMENT})+/?",
-            "must be hf://<organisation>/<model>, s3://<bucket>/<prefix>, pvc://<claim>/<path> or"
-            " file:///<path in the engine image>",
+            rf"|file://(/{SEGMENT})+/?|{_OCI}.*",
+            "must be hf://<organisation>/<model>, s3://<bucket>/<prefix>, oci://<registry>/<repository>:<tag>,"
+            " pvc://<claim>/<path> or file:///<path in the engine image>",
         ),
         Refuses(
             r"hf://[^@]*@.*",
@@ -181,7 +202,8 @@ class ModelSource(Model):
         Refuses(r"pvc://[^/]{254,}(/.*)?", "must name a claim of at most 253 characters"),
     ]
     """Where the weights are: `hf://org/name` (downloaded at start, or once into `cache`), `s3://bucket/prefix`
-    (downloaded once into `cache`), `pvc://claim/path`, `file:///path` in the image."""
+    (downloaded once into `cache`), `oci://registry/repository:tag` (an image or artifact that the node pulls and keeps,
+    from Kubernetes 1.35), `pvc://claim/path`, `file:///path` in the image."""
     served_name: (
         Annotated[
             str,
@@ -200,6 +222,11 @@ class ModelSource(Model):
     each pod downloads the model of an `hf://` uri."""
     s3: S3Source | None = None
     """Where the bucket of an `s3://` uri is. Default: at Amazon, as the Job's pod may read it."""
+
+    @property
+    def image(self) -> str | None:
+        """Reference of the image that holds the model; None where none does."""
+        return self.uri.removeprefix(_OCI) if self.uri.startswith(_OCI) else None
 
     @property
     def claim_to_make(self) -> CacheClaim | None:

@@ -100,6 +100,7 @@ ADAPTERS_SUFFIX: Final = "-adapters"
 
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PLUGIN: Final = "flyball-plugin"
+VOLUME_MODEL: Final = "model"
 CONTAINER_DOWNLOAD: Final = "download"
 PORT_HTTP: Final = "http"
 PORT_CONTROL: Final = "control"

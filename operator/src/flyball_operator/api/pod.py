@@ -325,7 +325,7 @@ class PodTemplate(Model):
     resources: Resources = Resources()
     """Requests, limits and claims of the engine container, without the accelerator. Default: none."""
     image_pull_secrets: Annotated[tuple[LocalObjectReference, ...], Field(max_length=16), MapKeyed("name")] = ()
-    """Secrets to pull the images with. Default: none."""
+    """Secrets to pull the images with, also that of an `oci://` model. Default: none."""
     priority_class_name: ObjectName | None = None
     """Priority class of the pods. Default: the cluster's."""
     runtime_class_name: ObjectName | None = None

@@ -194,3 +194,15 @@ IS_IMAGE: Final = Matches(
     " without https://, the repository in lower case, a digest of 64 hex digits",
 )
 IS_SHORT: Final = Matches(_SHORT, "must have a repository of at most 255 characters between the host and the tag")
+#: With a registry or a first folder, and with a tag or a digest.
+_PINNED_IMAGE: Final = rf"(?:{_HOST}|{_PART})(?:/{_PART})+(?:{_TAG}(?:{_DIGEST})?|{_DIGEST})"
+
+
+def pinned_image(subject: str) -> str:
+    """CEL that holds if `subject` is an image reference with more than one part and with a tag or a digest."""
+    return " && ".join(matches(subject, pattern) for pattern in (_PINNED_IMAGE, _SHORT))
+
+
+def is_pinned_image(text: str) -> bool:
+    """The same."""
+    return all(re.fullmatch(pattern, text) for pattern in (_PINNED_IMAGE, _SHORT))

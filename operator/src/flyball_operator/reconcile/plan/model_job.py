@@ -108,7 +108,7 @@ def _pod(service: InferenceService, config: Config) -> Object:
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
             {"name": "flyball", "emptyDir": {}},
-            {"name": "model", "persistentVolumeClaim": {"claimName": claim(service)}},
+            {"name": names.VOLUME_MODEL, "persistentVolumeClaim": {"claimName": claim(service)}},
             *_files(service),
         ],
         # Where the engine's pods may be: a volume may be bound to the node of its first pod.
@@ -159,7 +159,7 @@ def _container(service: InferenceService) -> Object:
         "volumeMounts": [
             {"name": "tmp", "mountPath": TMP_PATH},
             {"name": "flyball", "mountPath": PLUGIN_PATH, "readOnly": True},
-            {"name": "model", "mountPath": MODEL_PATH},
+            {"name": names.VOLUME_MODEL, "mountPath": MODEL_PATH},
             *(plain(mount) for mount in service.spec.pod_template.volume_mounts if mount.name in files),
         ],
     }

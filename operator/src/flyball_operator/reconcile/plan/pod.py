@@ -269,7 +269,7 @@ def model_path(model: ModelSource) -> str:
     if scheme == "pvc":
         _, _, path = rest.partition("/")
         return f"{MODEL_PATH}/{path}".rstrip("/")
-    return rest
+    return rest if model.image is None else MODEL_PATH
 
 
 def compiled_folder(service: InferenceService) -> str:
@@ -318,7 +318,8 @@ def progress_seconds(service: InferenceService) -> int:
 
 def _environment(service: InferenceService, config: Config) -> list[Object]:
     """The user's variables first, then defaults they did not set, then ours, which they may not set."""
-    ours = {**_owned_environment(service, config), **({"HF_HUB_OFFLINE": "1"} if service.spec.model.cache else {})}
+    there = service.spec.model.cache is not None or service.spec.model.image is not None
+    ours = {**_owned_environment(service, config), **({"HF_HUB_OFFLINE": "1"} if there else {})}
     given = [variable for variable in service.spec.engine.env if variable.name not in ours]
     users = {variable.name: value_of(variable) for variable in given}
     # An unprivileged user without a passwd entry: getpass.getuser() and caches under ~ fail without these.
@@ -407,7 +408,12 @@ def _volumes(service: InferenceService) -> list[Object]:
     if (found := claim(service)) is not None:
         # A volume cannot be two in a pod, one of which is read-only: kubelets wait for the second for ever.
         read_only = {} if compiled_folder(service) else {"readOnly": True}
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": found, **read_only}})
+        volumes.append({"name": names.VOLUME_MODEL, "persistentVolumeClaim": {"claimName": found, **read_only}})
+    if (image := service.spec.model.image) is not None:
+        # The API server's default would stay in a volume that is then another kind's, and be refused with it. A node
+        # that has the image starts pods without the registry.
+        pulled = {"reference": image, "pullPolicy": "IfNotPresent"}
+        volumes.append({"name": names.VOLUME_MODEL, "image": pulled})
     return volumes
 
 
@@ -420,10 +426,10 @@ def _mounts(service: InferenceService) -> list[Object]:
         mounts.append({"name": "flyball-adapters", "mountPath": _ADAPTERS_PATH, "readOnly": True})
     if service.spec.engine.tls is not None:
         mounts.append({"name": "flyball-tls", "mountPath": _TLS_PATH, "readOnly": True})
-    if claim(service) is not None:
-        mounts.append({"name": "model", "mountPath": MODEL_PATH, "readOnly": True})
+    if claim(service) is not None or service.spec.model.image is not None:
+        mounts.append({"name": names.VOLUME_MODEL, "mountPath": MODEL_PATH, "readOnly": True})
     if folder := compiled_folder(service):
-        mounts.append({"name": "model", "mountPath": _COMPILED_PATH, "subPath": folder})
+        mounts.append({"name": names.VOLUME_MODEL, "mountPath": _COMPILED_PATH, "subPath": folder})
     return mounts
 
 
