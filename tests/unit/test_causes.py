@@ -202,6 +202,60 @@ def test_an_image_that_is_not_there_or_not_allowed_is_the_templates(words: str) 
     assert (cause.reason, cause.is_shortage) == (CauseReason.IMAGE_PULL_FAILED, False)
 
 
+MODEL = "r.test:5000/models/qwen:v1"
+
+
+def mounts_the_model(status: Object) -> Object:
+    volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "model", "image": {"reference": MODEL}}]
+    return {**pod(**status), "spec": {"volumes": volumes}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "expected"),
+    [
+        ("ErrImagePull", f'failed to resolve reference "{MODEL}": {MODEL}: not found', "ImagePullFailed"),
+        ("ErrImagePull", f"initializing source docker://{MODEL}: reading manifest: unauthorized", "ImagePullFailed"),
+        ("ImagePullBackOff", f'Back-off pulling image "{MODEL}": ErrImagePull: denied', "ImagePullFailed"),
+        ("ImagePullBackOff", f'Back-off pulling image "{MODEL}": ErrImagePull: i/o timeout', "RegistryUnavailable"),
+        ("RegistryUnavailable", f"image pull failed for {MODEL} because the registry is", "RegistryUnavailable"),
+    ],
+)
+def test_a_pull_of_the_model_is_told_with_its_field(reason: str, message: str, expected: str) -> None:
+    cause = find([mounts_the_model(waiting(reason, message))], None, "h")
+    assert cause is not None
+    assert cause.reason == expected
+    assert cause.message.endswith("; it is the model: see spec.model.uri")
+    assert MODEL in cause.message
+
+
+def test_a_runtime_that_mounts_no_images_is_told() -> None:
+    # Of containerd 1.6.
+    message = 'failed to generate container "72" spec: failed to generate spec: failed to mkdir "": mkdir : no such'
+    cause = find([mounts_the_model(waiting("CreateContainerError", message))], None, "h")
+    assert cause is not None
+    assert cause.reason == CauseReason.CONTAINER_NOT_STARTED
+    assert cause.message.endswith("must be able to mount: containerd 2.1 or CRI-O")
+    other = find([pod(**waiting("CreateContainerError", message))], None, "h")
+    assert other is not None
+    assert other.message.endswith(message), "it mounts no image"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        waiting("ImagePullBackOff", 'Back-off pulling image "r.test/engine:1": ErrImagePull: not found'),
+        waiting("ImagePullBackOff", f'Back-off pulling image "{MODEL}.1": ErrImagePull: not found'),
+        waiting("ImagePullBackOff", f'Back-off pulling image "my-{MODEL}": ErrImagePull: not found'),
+        waiting("CreateContainerError", f"failed to mount {MODEL}"),
+        ended(1, message=MODEL),
+    ],
+)
+def test_what_is_about_another_image_or_no_pull_is_told_as_it_is(status: Object) -> None:
+    cause = find([mounts_the_model(status)], None, "h")
+    assert cause is not None
+    assert "spec.model.uri" not in cause.message
+
+
 def test_a_claim_that_nobody_made_is_no_shortage_of_nodes() -> None:
     message = '0/1 nodes are available: persistentvolumeclaim "cache" not found. not found'
     status = {

@@ -29,6 +29,12 @@ _GONE: Final = re.compile(
 )
 #: What the scheduler waits for because nobody has made it.
 _NOT_MADE: Final = re.compile(r'(?:persistentvolumeclaim|resourceclaim) "[^"]*" not found')
+#: What concerns an image: a container's own, or one that it mounts.
+_OF_IMAGES: Final = frozenset(
+    {CauseReason.IMAGE_PULL_FAILED, CauseReason.INVALID_IMAGE_NAME, CauseReason.REGISTRY_UNAVAILABLE}
+)
+#: Of a runtime that mounts no image: what kubelets report, and what containerd 1 says, which takes it for a folder.
+_NOT_MOUNTED: Final = re.compile(r'ImageVolumeMountFailed|failed to mkdir ""')
 #: What is said of a pod that was evicted because it broke a limit of its own.
 _OWN_LIMIT: Final = "exceeds the"
 
@@ -178,12 +184,34 @@ def _of_pod(
         for container in status.get(kind) or ():
             if not container.get("ready"):
                 place, may_end = f"{where}, container {container.get('name')}", kind == "initContainerStatuses"
-                yield from container_causes.of_container(container, place, may_end=may_end, pull_error=pull_error)
+                for found in container_causes.of_container(container, place, may_end=may_end, pull_error=pull_error):
+                    yield _with_field(found, pod)
     for found in event_causes.of_volumes(pod, where, events):
         held = any(name(other) in found.message for other in earlier)
         yield Cause(found.reason, f"{found.message}; {IN_PLACE}") if held else found
     if has(pod, "ContainersReady") and condition(pod, "Ready").get("reason") != "ReadinessGatesNotReady":
         yield cause(CauseReason.NODE_UNAVAILABLE, where, "its containers were ready, but the node is not, or is gone")
+
+
+def _with_field(found: Cause, pod: Object) -> Cause:
+    """The cause, with the field to look at where it is about the image of the model.
+
+    The kubelet says of the container that mounts an image what it says of a container's own.
+    """
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    image = next((one.get("image") or {} for one in volumes if one.get("name") == names.VOLUME_MODEL), {})
+    reference = image.get("reference")
+    if not reference:
+        return found
+    if found.reason == CauseReason.CONTAINER_NOT_STARTED and _NOT_MOUNTED.search(found.message):
+        needed = "spec.model.uri is an image, which the node's container runtime must be able to mount"
+        return Cause(found.reason, f"{found.message}; {needed}: containerd 2.1 or CRI-O")
+    if found.reason not in _OF_IMAGES:
+        return found
+    # Not a part of another reference, such as one with a longer tag.
+    if not re.search(rf"(?<![\w.-]){re.escape(reference)}(?![\w-]|[.:@/]\w)", found.message):
+        return found
+    return Cause(found.reason, f"{found.message}; it is the model: see spec.model.uri")
 
 
 def _of_scheduling(where: str, message: str, earlier: Sequence[Object], advice: str) -> Iterator[Cause]:
