@@ -22,7 +22,7 @@ specs = st.fixed_dictionaries(
         "spec__engine__image": st.sampled_from(["engine:1", "engine:2", "engine:bad"]),
         "spec__engine__args": st.lists(st.sampled_from(["--max-model-len=1024", "--seed=1", "--x=<&>é"]), max_size=3),
         "spec__engine__env": st.sampled_from([[], [{"name": "A"}], [{"name": "A", "value": "1"}, {"name": "HOME"}]]),
-        "spec__model__uri": st.sampled_from(["hf://a/b", "pvc://claim/a/b", "file:///models/x"]),
+        "spec__model__uri": st.sampled_from(["hf://a/b", "pvc://claim/a/b", "file:///models/x", "oci://r.test/m:v1"]),
         "spec__accelerator": st.just({"resourceName": "nvidia.com/gpu"}),
         "spec__rollout": st.sampled_from([{}, {"drainTimeout": "10s"}, {"maxSurge": 0}, {"maxUnavailable": 0}]),
         "spec__podTemplate__resources__requests": st.fixed_dictionaries({}, optional={"cpu": cores, "memory": memory}),

@@ -112,7 +112,9 @@ def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
 
 
 def _free() -> st.SearchStrategy[Object]:
-    uri = st.sampled_from(["hf://gpt2", "hf://org/Model-1.5", "pvc://claim/a/b", "pvc://my.claim", "file:///m"])
+    uri = st.sampled_from(
+        ["hf://gpt2", "hf://org/Model-1.5", "pvc://claim/a/b", "pvc://my.claim", "file:///m", "oci://r.test:5000/m:v1"]
+    )
     env = st.lists(_variable(), max_size=4, unique_by=_name_of)
     args = st.lists(st.sampled_from(["--max-model-len=16384", "--seed", "7", "--dtype=auto"]), max_size=4)
     engine = {"image": st.sampled_from(["vllm/vllm-openai:v0.32.0", "r:5000/e@sha256:" + "a" * 64])}
