@@ -190,13 +190,20 @@ class MemoryApi:
         return found
 
     async def list(
-        self, resource: Resource, namespace: str, *, selector: str = "", fields: str = "", metadata_only: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        *,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+        part: Callable[[Object], Object] = lambda whole: whole,
     ) -> tuple[list[Object], str]:
         """A list by labels, and by fields, of which the operator asks for one."""
         assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
         self.reads["list", resource.plural] += 1
         found = [
-            item
+            part(item)
             for key, item in self.shown().items()
             if key[:2] == (resource.plural, namespace)
             and chosen(item["metadata"].get("labels") or {}, selector)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
+from flyball_operator.api.service_key import Key
 from flyball_operator.app.cached_services import CachedServices
-from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.cache import Cache, pod_part, read_pod
 from flyball_operator.reconcile.plan.pod import render
 from flyball_operator.reconcile.plan.snapshot import Config
 
@@ -127,6 +130,27 @@ def test_a_pod_that_an_earlier_operator_made_without_the_volume_of_keys_takes_no
         found["metadata"]["labels"][names.LABEL_MANAGED_BY] = names.MANAGED_BY
         cache.observe_pod({**found, "spec": spec}, deleted=False)
     assert [seen.takes_keys for seen in CachedServices(cache).pods("s1")] == [True, False, True]
+
+
+def test_of_a_pod_in_a_list_all_is_kept_that_the_cache_reads_and_little_else() -> None:
+    made = render(parse_service(service("s1", 1)), Config(plugin_image="flyball/plugin:1"), "")
+    found = pod("p1", 10) | {"spec": made["spec"]}
+    found["metadata"] |= {
+        "annotations": made["metadata"]["annotations"],
+        "managedFields": [{"fieldsV1": {str(number): {} for number in range(500)}}],
+    }
+    found["metadata"]["labels"] |= made["metadata"]["labels"]
+    found["status"]["phase"] = "Running"
+    for whole in (found, pod("p2", 10, leaving=True), pod("p3", 10, controller="")):
+        assert read_pod(pod_part(whole)) == read_pod(whole)
+    assert read_pod(found) != read_pod(pod("p1", 10))
+    assert len(json.dumps(pod_part(found))) < len(json.dumps(found)) / 4
+    whole_list, parts = known(), known()
+    whole_list.replace_pods([found], 20)
+    parts.replace_pods([pod_part(found)], 20)
+    key = Key("ns", "chat", "s1")
+    assert parts.versions.of(key) == whole_list.versions.of(key)
+    assert parts.pods_of("s1") == whole_list.pods_of("s1") != []
 
 
 def test_the_tuner_sees_no_service_where_another_release_acts() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlencode
@@ -48,6 +48,10 @@ _DRY: Final = {"dryRun": "All", "fieldValidation": "Strict"}
 _AWAY: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, config.ConfigException)
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def _whole(found: Object) -> Object:
+    return found
 
 
 class Fence(Protocol):
@@ -108,18 +112,20 @@ class KubeApi:
         selector: str = "",
         fields: str = "",
         metadata_only: bool = False,
+        part: Callable[[Object], Object] = _whole,
         within: float = READ_SECONDS,
     ) -> tuple[list[Object], str]:
         """All objects of a kind that carry these labels and field values, and the resource version of the list.
 
-        `metadata_only`: nothing else of each is needed, so that nothing else need be sent.
+        `metadata_only`: nothing else of each is needed, so that nothing else need be sent. `part`: what is kept
+        of each, page by page, so that thousands of objects are never in memory whole.
         """
         items: list[Object] = []
         query = {"limit": str(_PAGE), "labelSelector": selector, "fieldSelector": fields}
         accept = _METADATA if metadata_only else _JSON
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, accept=accept, within=within)
-            items += page.get("items") or []
+            items += map(part, page.get("items") or ())
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 return items, str(metadata.get("resourceVersion", ""))

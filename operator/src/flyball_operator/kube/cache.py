@@ -8,9 +8,9 @@ nothing of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
@@ -82,6 +82,36 @@ def read_pod(found: Object) -> KnownPod | None:
         ready_since=str(ready.get("lastTransitionTime") or "") if is_ready else "",
         takes_keys=foreign or not plugin_image(found) or _mounts_keys(found),
     )
+
+
+#: Of metadata what the cache reads. Most of the rest is who owns which field.
+_METADATA: Final = frozenset(
+    {"namespace", "name", "uid", "resourceVersion", "labels", "annotations", "ownerReferences", "deletionTimestamp"}
+)
+#: Of each container, its status and each volume of a pod likewise.
+_CONTAINER: Final = frozenset({"name", "image", "ports", "containerID", "restartCount", "configMap"})
+
+
+def metadata_part(found: Object) -> Object:
+    """What the cache reads of an object that is no pod and no service."""
+    return {"metadata": _only(found["metadata"], _METADATA)}
+
+
+def pod_part(found: Object) -> Object:
+    """What the cache reads of a pod: a tenth of it."""
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    parts = {key: _each(spec.get(key)) for key in ("containers", "initContainers", "volumes")}
+    conditions = [item for item in status.get("conditions") or () if item.get("type") == "Ready"]
+    seen = {"conditions": conditions, "containerStatuses": _each(status.get("containerStatuses"))}
+    return metadata_part(found) | {"spec": parts, "status": _only(status, {"podIP", "phase"}) | seen}
+
+
+def _only(found: Object, keys: Collection[str]) -> Object:
+    return {key: value for key, value in found.items() if key in keys}
+
+
+def _each(found: Iterable[Object] | None) -> list[Object]:
+    return [_only(one, _CONTAINER) for one in found or ()]
 
 
 def _mounts_keys(pod: Object) -> bool:

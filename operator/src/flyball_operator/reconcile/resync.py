@@ -14,7 +14,7 @@ from flyball_operator.api.objects import Object
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.cache import Cache, metadata_part, pod_part
 from flyball_operator.kube.epochs import highest_of
 from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
 from flyball_operator.kube.resources import (
@@ -134,7 +134,13 @@ class Resyncer:
     async def _list(self, kind: Resource) -> int:
         """List a kind. Returns how many pods were missed before."""
         cache, namespace = self._shared.cache, self._namespace
-        found, text = await self._api.list(kind, namespace, selector=selector(kind), metadata_only=kind is not PODS)
+        whole = kind is PODS
+        found, text = await self._api.list(
+            *(kind, namespace),
+            selector=selector(kind),
+            metadata_only=not whole,
+            part=pod_part if whole else metadata_part,
+        )
         version = int(text or 0)
         if kind is PODS:
             return cache.replace_pods(found, version, namespace=namespace)
