@@ -142,13 +142,15 @@ async def _measured(services: int) -> dict[str, float]:
                 start = await _until(
                     lambda: _looked_at(running, services), running, "services are looked at", _START_LOOK_SECONDS
                 )
+                _tell(f"looked at {start:.1f} s after its start")
                 await _hold(running, SETTLE_SECONDS, "until it settles")
                 log = AuditLog(Path(os.environ["FLYBALL_AUDIT_LOG"]), NAMESPACE)
                 await _hold(running, IDLE_SECONDS, "idle")
                 reads, writes = log.requests()
                 _tell(f"idle: reads {dict(reads.most_common(5))}, writes {dict(writes.most_common(5))}")
-                edits = await _edits(api, services)
                 memory, largest = running.memory(), running.memory("VmHWM")
+                _tell(f"memory: {memory:.0f} MiB, the most {largest:.0f} MiB")
+                edits = await _edits(api, services)
     hour = 3600.0 / IDLE_SECONDS
     return {
         "services": float(services),
@@ -259,7 +261,8 @@ async def _edits(api: KubeApi, services: int) -> list[float]:
     took: list[float] = []
 
     async def see() -> None:
-        seconds = int(EDITS * EDIT_SECONDS + SETTLE_SECONDS)
+        # Until it is cancelled: a busy API server takes its time for each edit, too.
+        seconds = int(LONGEST_SECONDS)
         async for event in api.watch(DEPLOYMENTS, namespace=NAMESPACE, selector="", version=version, seconds=seconds):
             found: Object = event["object"]
             edit = edits.get(found["metadata"]["name"])
@@ -278,8 +281,15 @@ async def _edits(api: KubeApi, services: int) -> list[float]:
         patch = [{"op": "replace", "path": "/spec/replicas", "value": replicas}]
         await api.json_patch(INFERENCE_SERVICES, NAMESPACE, name, patch)
         await asyncio.sleep(EDIT_SECONDS)
-    await asyncio.wait_for(asyncio.gather(*(edit.written.wait() for edit in edits.values())), SETTLE_SECONDS)
-    seeing.cancel()
+    all_written = asyncio.gather(*(edit.written.wait() for edit in edits.values()))
+    try:
+        async with asyncio.timeout(SETTLE_SECONDS):
+            await all_written
+    except TimeoutError:
+        missing = sum(not edit.written.is_set() for edit in edits.values())
+        raise RuntimeError(f"{missing} of {EDITS} edits were not written within {SETTLE_SECONDS:g} s") from None
+    finally:
+        seeing.cancel()
     return took
 
 
