@@ -126,6 +126,10 @@ OUTAGES: list[tuple[str, Change, int, set[str]]] = [
     ("an adapter cannot be downloaded", {
         condition("AdaptersLoaded", "False", "LoadFailed"): (1, 0),
     }, 60, {"FlyballAdaptersNotLoaded"}),
+    ("a rollout brings the first adapters for an hour", {
+        condition("AdaptersLoaded", "False", "StartedWithoutAdapters"): (1, 0),
+        condition("Progressing", "True", "RollingOut"): (1, 0),
+    }, 60, set()),
     ("a new revision is judged for hours", {
         READY: GONE,
         condition("Ready", "False", "CanaryAnalysis"): (1, 0),

@@ -95,7 +95,7 @@ class Engine:
     def pod(self) -> EnginePod:
         return EnginePod(
             name=self.name, uid=self.uid, ip=self.ip, ready=self.ready, container_id="", restarts=0,
-            namespace=self.namespace, control_port=self.port, takes_keys=self.mounted,
+            namespace=self.namespace, control_port=self.port,
         )  # fmt: skip
 
 
@@ -184,6 +184,10 @@ class KeyWorld:
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         """Its engines' pods."""
         return [engine.pod() for engine in self.engines if engine.namespace == service_uid]
+
+    def pods_of_one_key(self) -> Sequence[str]:
+        """Pods that take no other key."""
+        return [f"{engine.namespace}/{engine.pod().name}" for engine in self.engines if not engine.mounted]
 
     async def accepts(self, address: Address, signer: Signer, *, service: str) -> bool:
         """The answer of an engine."""

@@ -129,7 +129,11 @@ def test_a_pod_that_an_earlier_operator_made_without_the_volume_of_keys_takes_no
         found = pod(f"p{number}", 10)
         found["metadata"]["labels"][names.LABEL_MANAGED_BY] = names.MANAGED_BY
         cache.observe_pod({**found, "spec": spec}, deleted=False)
-    assert [seen.takes_keys for seen in CachedServices(cache).pods("s1")] == [True, False, True]
+    assert [seen.takes_keys for seen in cache.pods] == [True, False, True]
+    # An invalid edit changes no pod.
+    cache.observe_service(service("s1", 2, status={"conditions": []}), deleted=False)
+    assert not CachedServices(cache).all()
+    assert CachedServices(cache).pods_of_one_key() == ["ns/pod-p1"]
 
 
 def test_of_a_pod_in_a_list_all_is_kept_that_the_cache_reads_and_little_else() -> None:

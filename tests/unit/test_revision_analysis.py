@@ -88,17 +88,17 @@ def test_what_the_earlier_revision_was_not_asked_is_nothing_it_kept() -> None:
 
 def test_too_few_requests_say_nothing() -> None:
     """There are two earlier pods, so the new one has half of what they have."""
-    few = counted(ObjectiveCounts(0, LEAST_REQUESTS - 1), ObjectiveCounts(2 * LEAST_REQUESTS - 1, 0))
+    few = counted(ObjectiveCounts(0, LEAST_REQUESTS - 1), ObjectiveCounts(4 * LEAST_REQUESTS - 1, 0))
     expect(AnalysisPhase.RUNNING, verdict(few))
     expect(AnalysisPhase.SUCCESSFUL, verdict(few, passed=DURATION), f"fewer than {LEAST_REQUESTS} requests")
     expect(AnalysisPhase.FAILED, verdict(counted(ObjectiveCounts(0, LEAST_REQUESTS))))
 
 
 def test_one_that_finishes_too_few_requests_by_being_slow_is_not_promoted_for_it() -> None:
-    slow = counted(ObjectiveCounts(0, LEAST_REQUESTS - 1), ObjectiveCounts(2 * LEAST_REQUESTS, 0))
+    slow = counted(ObjectiveCounts(0, LEAST_REQUESTS - 1), ObjectiveCounts(4 * LEAST_REQUESTS, 0))
     expect(AnalysisPhase.RUNNING, verdict(slow))
-    expect(AnalysisPhase.INCONCLUSIVE, verdict(slow, passed=DURATION), "0.00 % of 49 requests, earlier 100.00 % of 100")
-    later = counted(ObjectiveCounts(0, LEAST_REQUESTS), ObjectiveCounts(3 * LEAST_REQUESTS, 0))
+    expect(AnalysisPhase.INCONCLUSIVE, verdict(slow, passed=DURATION), "0.00 % of 49 requests, earlier 100.00 % of 200")
+    later = counted(ObjectiveCounts(0, LEAST_REQUESTS), ObjectiveCounts(5 * LEAST_REQUESTS, 0))
     expect(AnalysisPhase.FAILED, verdict(later, passed=2 * DURATION))
 
 

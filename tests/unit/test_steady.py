@@ -6,11 +6,14 @@ Whatever else changes is looked at, be it shown by a watch or by a list alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire
+from flyball_operator.api.objects import timestamp
+from flyball_operator.api.service_key import Key
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -22,10 +25,12 @@ from flyball_operator.kube.resources import (
     Resource,
     labelled,
 )
+from flyball_operator.reconcile.adoptions import Adoptions
+from flyball_operator.reconcile.plan.adoption import AdoptionPolicy
 from flyball_operator.reconcile.plan.intents import Plan
 from flyball_operator.reconcile.reader import Observed
 from support.memory_api import Object
-from support.memory_cluster import PULL_FAILED, service
+from support.memory_cluster import NAMESPACE, PULL_FAILED, service
 from support.watched_cluster import WatchedCluster
 
 Change = Callable[[WatchedCluster], None]
@@ -174,6 +179,25 @@ def test_a_change_while_a_look_reads_is_looked_at_once_more() -> None:
     world.counted()
     world.work()
     assert world.api.reads["list", REVISIONS.plural] == 2
+
+
+def test_a_service_whose_template_is_not_old_enough_to_be_replaced_is_looked_at_once_it_is() -> None:
+    world = WatchedCluster()
+    for found in world.api.find(REVISIONS):
+        found["metadata"]["creationTimestamp"] = timestamp(world.now)
+        world.api.put(REVISIONS, found)
+    world.config = replace(world.config, plugin_image="flyball/plugin:2")
+    policy = AdoptionPolicy(max_concurrent=1, after="720h")
+    world.restart(adoptions=Adoptions(policy, lambda: [Key(NAMESPACE, "chat-0", "")]))
+    world.resync()
+    assert world.condition("TemplateOutdated", "chat-0") == ("True", "NotOldEnough")
+    world.counted()
+    world.now_passes(300)
+    world.resync()
+    assert world.counted() == (ONE_LIST_OF_EACH, 0)
+    world.now_passes(30 * 86_400)
+    world.resync()
+    assert is_looked_at(world, lists=1)
 
 
 def test_what_a_policy_changes_is_asked_for_again_at_each_resync() -> None:

@@ -46,6 +46,12 @@ class CachedServices:
             known = self._pods[service_uid] = (present, [_engine_pod(pod) for pod in present if not pod.leaving])
         return known[1]
 
+    def pods_of_one_key(self) -> Sequence[str]:
+        """Pods of any service, be it accepted or not, that know one public key for good: `namespace/name`."""
+        services = (desire.meta.uid for desire in self._cache.services)
+        pods = (pod for uid in services for pod in self._cache.pods_of(uid) if not pod.takes_keys and not pod.leaving)
+        return [f"{pod.link.namespace}/{pod.link.name}" for pod in pods]
+
 
 def _engine_pod(pod: KnownPod) -> EnginePod:
     return EnginePod(
@@ -59,5 +65,4 @@ def _engine_pod(pod: KnownPod) -> EnginePod:
         control_port=pod.control_port,
         spec_hash=pod.spec_hash,
         ready_since=None if (since := moment(pod.ready_since)) is None else since.timestamp(),
-        takes_keys=pod.takes_keys,
     )

@@ -36,7 +36,7 @@ ADVICE: Final[Mapping[str, str]] = {
     NAMESPACE_NOT_WATCHED: "Let the operator watch this namespace: its list of namespaces, labels and rights.",
     ReconcileReason.ROLLING_OUT: _WAIT,
     ReconcileReason.CANARY_ANALYSIS: _WAIT,
-    ReconcileReason.CANARY_NOT_JUDGED: _SCRAPING,
+    ReconcileReason.CANARY_NOT_JUDGED: "See the message: mend scraping, or compare the new pods with the earlier ones.",
     ReconcileReason.REPLACING_IN_PLACE: _WAIT,
     ReconcileReason.ROLLED_BACK: "Correct the spec: another pod template is tried, the same one is not.",
     ReconcileReason.EARLIER_REVISION_SERVES: "Mend what keeps the new pods from serving.",

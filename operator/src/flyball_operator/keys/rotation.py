@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from flyball_engine.signing import BadKeyError, Signer
 from flyball_operator.api.log_events import LogEvent, logged
@@ -38,6 +38,14 @@ _NAMED: Final = 5
 log = logging.getLogger(__name__)
 
 
+class KeyedServices(Services, Protocol):
+    """The services of engines that have keys, from memory."""
+
+    def pods_of_one_key(self) -> Sequence[str]:
+        """Pods of any service, be it accepted or not, that know one public key for good: `namespace/name`."""
+        ...
+
+
 @dataclass(frozen=True)
 class KeySettings:
     """Where the key is kept, and at which age it is replaced; zero is never."""
@@ -60,7 +68,7 @@ class KeyRotation:
         public: PublicKeys,
         *,
         where: KeySettings,
-        services: Services,
+        services: KeyedServices,
         rotates: Callable[[], bool],
         now: Callable[[], datetime],
         clock: Callable[[], float],
@@ -225,10 +233,7 @@ class KeyRotation:
         """
         if self._leading_since is None or self._clock() - self._leading_since < LEAST_SECONDS:
             return True
-        services = (service.metadata.uid for service in self._services.all())
-        bound = [
-            f"{pod.namespace}/{pod.name}" for uid in services for pod in self._services.pods(uid) if not pod.takes_keys
-        ]
+        bound = self._services.pods_of_one_key()
         if bound and not self._puts_off:
             log.warning(
                 "the signing key is not replaced for its age: %d pods of earlier templates know no other, such as %s",

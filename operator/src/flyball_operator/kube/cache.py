@@ -98,7 +98,7 @@ def metadata_part(found: Object) -> Object:
 
 
 def pod_part(found: Object) -> Object:
-    """What the cache reads of a pod: a tenth of it."""
+    """What the cache reads of a pod."""
     spec, status = found.get("spec") or {}, found.get("status") or {}
     parts = {key: _each(spec.get(key)) for key in ("containers", "initContainers", "volumes")}
     conditions = [item for item in status.get("conditions") or () if item.get("type") == "Ready"]

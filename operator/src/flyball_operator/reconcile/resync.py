@@ -134,15 +134,11 @@ class Resyncer:
     async def _list(self, kind: Resource) -> int:
         """List a kind. Returns how many pods were missed before."""
         cache, namespace = self._shared.cache, self._namespace
-        whole = kind is PODS
-        found, text = await self._api.list(
-            *(kind, namespace),
-            selector=selector(kind),
-            metadata_only=not whole,
-            part=pod_part if whole else metadata_part,
-        )
+        pods, chosen = kind is PODS, selector(kind)
+        part = pod_part if pods else metadata_part
+        found, text = await self._api.list(kind, namespace, selector=chosen, metadata_only=not pods, part=part)
         version = int(text or 0)
-        if kind is PODS:
+        if pods:
             return cache.replace_pods(found, version, namespace=namespace)
         if kind is DEPLOYMENTS:
             cache.replace_deployments(found, version, namespace=namespace)

@@ -59,7 +59,7 @@ class SteadyServices:
         if ordered and is_steady(snapshot, plan, left):
             unread = {uid: version for uid, version in known.items() if uid not in read}
             self._looks[key] = _Look(
-                left.meta.uid, _version(left), considered(left), read, unread, good_until(snapshot)
+                left.meta.uid, _version(left), considered(left), read, unread, good_until(snapshot, plan)
             )
         else:
             self._looks.pop(key, None)

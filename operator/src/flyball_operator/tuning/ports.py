@@ -28,7 +28,7 @@ class EnginePod:
 
     `container_id` names this start of the engine container (empty before the first), `restarts` counts the earlier
     ones: both change when the engine comes back with its start values. `spec_hash` names its revision. `ready_since`:
-    when it became Ready, in Unix seconds; None where it is not. `takes_keys`: whether another public key reaches it.
+    when it became Ready, in Unix seconds; None where it is not.
     """
 
     name: str
@@ -41,7 +41,6 @@ class EnginePod:
     control_port: int
     spec_hash: str = ""
     ready_since: float | None = None
-    takes_keys: bool = True
 
 
 class Services(Protocol):

@@ -97,9 +97,9 @@ def judge(
             " the same"
         )
         return Verdict(AnalysisPhase.FAILED, "; ".join([*faults, advice]))
-    share = len(pods.new) / len(pods.earlier & outcomes.keys())
-    if over and (behind := [one for one in shares if one.is_behind(share)]):
-        return _held(f"it finished fewer than {LEAST_REQUESTS} requests, the earlier pods more: {_listed(behind)}")
+    ratio = len(pods.new) / len(pods.earlier & outcomes.keys())
+    if over and (behind := [one for one in shares if one.is_behind(ratio)]):
+        return _held(f"too few of its requests have finished, by what each earlier pod has: {_listed(behind)}")
     if over:
         return Verdict(AnalysisPhase.SUCCESSFUL, f"{_passed(shares)}: {_listed(said)}")
     left = format_duration(math.ceil(duration - passed))
@@ -178,12 +178,12 @@ class _Shares:
         upper = wilson_upper(self.new.met * self._weight, self._requests(self.new), errors)
         return self.known and upper < self.target and self._kept_earlier
 
-    def is_behind(self, share: float) -> bool:
-        """Whether there would be enough to judge by, had the new pods finished as many as the earlier ones.
+    def is_behind(self, ratio: float) -> bool:
+        """Whether it has too few to judge by, and twice enough had each pod finished what an earlier one has.
 
-        A revision that is so slow that it finishes too few would be promoted for it. `share`: new pods by earlier ones.
+        A revision that is so slow would be promoted for it. `ratio`: new pods by earlier ones.
         """
-        return not self.known and self._requests(self.earlier) * share >= LEAST_REQUESTS
+        return not self.known and self._requests(self.earlier) * ratio >= 2 * LEAST_REQUESTS
 
     @property
     def _kept_earlier(self) -> bool:

@@ -7,6 +7,7 @@ this resource version) is in the plan, where it can be read and tested. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from flyball_operator.api.objects import Kind, Object
@@ -71,7 +72,7 @@ class Plan:
     `status` is the reconciler's whole part of the status, None where nothing is to be written. `requeue_after`: seconds
     after which to look again although nothing changed; None waits for a change. `standing`: how far the service has
     come with this operator's template. `adopts`: whether these intents bring that template to the service first, by
-    itself.
+    itself. `due`: when the template that it has is old enough for that, None where it is.
     """
 
     intents: tuple[Intent, ...] = ()
@@ -80,6 +81,7 @@ class Plan:
     requeue_after: float | None = None
     standing: Standing = Standing.CURRENT
     adopts: bool = False
+    due: datetime | None = None
 
     @property
     def empty(self) -> bool:

@@ -89,7 +89,9 @@ def plan(snapshot: Snapshot) -> Plan:
         snapshot = replace(snapshot, route_changed=words)
     if not rest and (words := settling.words(snapshot, futile, undone, routes=False)):
         verdict = Acceptance(False, AcceptedReason.CHANGED_BY_OTHERS, words)
-    so_far = Plan(rest, requeue_after=min(looks, default=None), standing=rollout.standing, adopts=rollout.adopts)
+    so_far = Plan(
+        rest, requeue_after=min(looks, default=None), standing=rollout.standing, adopts=rollout.adopts, due=rollout.due
+    )
     return _with_status(snapshot, verdict, rollout, so_far)
 
 

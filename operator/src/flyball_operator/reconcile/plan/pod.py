@@ -331,7 +331,7 @@ def _environment(service: InferenceService, config: Config) -> list[Object]:
     values = {**fixed, **users, **owned}
     variables: list[Object] = [{"name": name, **value} for name, value in values.items()]
     # Where the model is there, and pods download no adapters, the token is the download's alone.
-    downloads = service.spec.model.cache is None or service.spec.adapters is not None
+    downloads = not there or service.spec.adapters is not None
     if downloads and "HF_TOKEN" not in values:
         variables += token_variable(service.spec.model)
     return variables

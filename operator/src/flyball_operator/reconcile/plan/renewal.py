@@ -5,8 +5,8 @@ image of that time is gone: waiting would leave the service a pod short for ever
 was rolled out whole, which is the way back. In its turn it adopts no template of an older operator than the one that
 made its pods: in a rolling update both lead for a while, and each would replace the other's pods. So would two releases
 of one version with other settings. So a template of this version that it had before is not adopted again. Nor is one
-replaced that is younger than asked for: at that age all are, before the plugin's image may be gone. One that the API
-server refuses is noted, and the service keeps what it has. Pure.
+replaced that is younger than asked for. One that the API server refuses is noted, and the service keeps what it has.
+Pure.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class ReconcileReason(StrEnum):
     CANARY_ANALYSIS = "CanaryAnalysis"
     """A share of the pods has the template asked for, and is judged by the objectives before the others follow."""
     CANARY_NOT_JUDGED = "CanaryNotJudged"
-    """The same, but it cannot be judged: Prometheus does not answer, or does not see its pods."""
+    """The same, but it cannot be judged: Prometheus does not see its pods, or these finish too few requests."""
     REPLACING_IN_PLACE = "ReplacingInPlace"
     """Pods are being brought to the template where no device was free: earlier pods end before new ones start."""
     ROLLOUT_COMPLETE = "RolloutComplete"
@@ -201,7 +201,8 @@ def _outdated(snapshot: Snapshot, rollout: RolloutDecision) -> ConditionClaim | 
             f" releases the same settings, or set the annotation {names.ANNOTATION_ADOPT} to a new value"
         )
         return ConditionClaim(True, OutdatedReason.OTHER_SETTINGS, message)
-    if rollout.due is not None and snapshot.turn != NEVER:
+    stopped = snapshot.turn.reason is OutdatedReason.ADOPTION_STOPPED
+    if rollout.due is not None and snapshot.turn != NEVER and not stopped:
         message = f"adopts this operator's template from {timestamp(rollout.due)} on, when its own is old enough"
         return ConditionClaim(True, OutdatedReason.NOT_OLD_ENOUGH, message)
     return ConditionClaim(True, snapshot.turn.reason, snapshot.turn.message)

@@ -34,8 +34,8 @@ def is_steady(snapshot: Snapshot, plan: Plan, left: Desire) -> bool:
         and left.meta.deletion_timestamp is None
         and ready is not None
         and ready.status == "True"
-        # Whoever waits to adopt another template is looked at when its turn comes.
-        and (snapshot.turn == NEVER or plan.standing is Standing.CURRENT)
+        # Whoever waits to adopt another template is looked at when its turn comes, and has none before it is due.
+        and (snapshot.turn == NEVER or plan.standing is Standing.CURRENT or plan.due is not None)
         and all(snapshot.own(kind) is not None for kind in snapshot.objects if kind in NAMED_KINDS)
         and all(has(pod, "Ready") for pod in snapshot.pods)
         # Nobody tells when a policy changes.
@@ -65,12 +65,16 @@ def considered(desire: Desire) -> str:
     )
 
 
-def good_until(snapshot: Snapshot) -> datetime | None:
-    """When to look again in any case: nobody tells when a kind changes that is not watched. None: never."""
+def good_until(snapshot: Snapshot, plan: Plan) -> datetime | None:
+    """When to look again in any case: nobody tells when a kind changes that is not watched, or a template is old.
+
+    None: never.
+    """
     service = snapshot.desire.service
     if not routing.concerns(snapshot.desire) and (service is None or service.spec.adapters is None):
-        return None
-    return snapshot.now + timedelta(seconds=snapshot.config.resync_seconds * _BEFORE_A_RESYNC)
+        return plan.due
+    resync = snapshot.now + timedelta(seconds=snapshot.config.resync_seconds * _BEFORE_A_RESYNC)
+    return resync if plan.due is None else min(resync, plan.due)
 
 
 def versions(snapshot: Snapshot) -> dict[str, int]:
