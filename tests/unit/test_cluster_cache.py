@@ -9,7 +9,7 @@ from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.service_key import Key
 from flyball_operator.app.cached_services import CachedServices
-from flyball_operator.kube.cache import Cache, pod_part, read_pod
+from flyball_operator.kube.cache import Cache, pod_part, read_pod, read_service, service_part
 from flyball_operator.reconcile.plan.pod import render
 from flyball_operator.reconcile.plan.snapshot import Config
 
@@ -155,6 +155,13 @@ def test_of_a_pod_in_a_list_all_is_kept_that_the_cache_reads_and_little_else() -
     key = Key("ns", "chat", "s1")
     assert parts.versions.of(key) == whole_list.versions.of(key)
     assert parts.pods_of("s1") == whole_list.pods_of("s1") != []
+
+
+def test_of_a_service_in_a_list_all_is_kept_but_who_owns_its_fields() -> None:
+    found = service("s1", 5)
+    owned = {**found, "metadata": found["metadata"] | {"managedFields": [{"manager": "kubectl"}]}}
+    assert service_part(owned) == found
+    assert read_service(service_part(owned)) == read_service(owned)
 
 
 def test_the_tuner_sees_no_service_where_another_release_acts() -> None:

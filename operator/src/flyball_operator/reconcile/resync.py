@@ -14,7 +14,7 @@ from flyball_operator.api.objects import Object
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.cache import Cache, metadata_part, pod_part
+from flyball_operator.kube.cache import Cache, metadata_part, pod_part, service_part
 from flyball_operator.kube.epochs import highest_of
 from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
 from flyball_operator.kube.resources import (
@@ -119,7 +119,7 @@ class Resyncer:
         self._tried = self._shared.clock()
         async with self._sweeping:
             cache, metrics = self._shared.cache, self._shared.metrics
-            services, version = await self._api.list(INFERENCE_SERVICES, self._namespace)
+            services, version = await self._api.list(INFERENCE_SERVICES, self._namespace, part=service_part)
             self._check_epoch(services)
             missed = cache.replace_services(services, int(version or 0), namespace=self._namespace)
             missed_pods = 0
