@@ -434,7 +434,7 @@ def test_a_list_that_is_null_has_no_rule_and_an_empty_one_allows_nothing() -> No
         assert " in []" in one["expression"]
         assert one["message"].endswith("accepted: none")
     assert of_class["expression"].endswith("!= ''"), "no free volume without a class"
-    lists = {"images": 2, "secrets": 7, "csiDrivers": 1, "claims": 4, "serviceAccounts": 1, "priorityClasses": 1}
+    lists = {"images": 3, "secrets": 7, "csiDrivers": 1, "claims": 4, "serviceAccounts": 1, "priorityClasses": 1}
     assert {name: len(rules(**{name: ["x"]})) for name in lists} == lists
     assert len(rules(**{name: ["x"] for name in lists})) == sum(lists.values())
 
