@@ -117,6 +117,7 @@ def untuned(tuned: Service) -> Iterator[Service]:
     put(mode)
 
 
+@pytest.mark.long  # what engines count is compared with clients in tests/engine, too
 def test_attained_fractions_are_what_the_clients_measure(
     untuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
 ) -> None:

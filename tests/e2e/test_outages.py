@@ -57,6 +57,7 @@ def test_a_killed_engine_core_is_named_and_its_engine_gets_its_setpoint_back(
         chat.expect_governed()
 
 
+@pytest.mark.long  # a real Prometheus that goes away is in tests/contract, too
 def test_limits_hold_while_prometheus_is_away(chat: Service) -> None:
     chat.expect_condition("MetricsAvailable", "True")
     pod = chat.pod()
