@@ -33,8 +33,6 @@ Revision = Annotated[
 ]
 #: S3 user guide, "General purpose bucket naming rules".
 _BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
-
-
 _OCI: Final = "oci://"
 
 

@@ -46,8 +46,7 @@ from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.reasons import Reason
 
 #: Seconds between read-backs where Prometheus shows that all cores still have it. What it does not show is known so
-#: late, such as how slow a pod is. With 60 s the read-backs of 5,000 pods were a fifth
-#: of the operator's processor time.
+#: late, such as how slow a pod is. With 60 s, read-backs of 5,000 pods were a fifth of the processor time.
 VERIFY_CONFIRMED_SECONDS: Final = 120.0
 #: The same of one that has a setpoint alone: the others wait for what it shows.
 VERIFY_ALONE_SECONDS: Final = 4.0

@@ -26,7 +26,7 @@ from flyball_engine.figures import figure
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import Options
-from flyball_lab.benches.reconcile.operator import AuditLog, RunningOperator, account, operator
+from flyball_lab.benches.reconcile.operator import AuditLog, RunningOperator, account, kubectl, operator
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.pages.figures import table
 from flyball_lab.quantiles import quantile
@@ -114,17 +114,13 @@ def _cluster(services: int) -> Iterator[None]:
     said = subprocess.run([ROOT / "hack/cluster", "env"], check=True, stdout=subprocess.PIPE, text=True).stdout
     given = dict(line.removeprefix("export ").split("=", 1) for line in said.splitlines())
     os.environ |= given | {"PATH": f"{given['PATH'].removesuffix('$PATH')}{os.environ['PATH']}"}
-    _kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    _kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=15m")
-    _kubectl("create", "namespace", NAMESPACE)
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=15m")
+    kubectl("create", "namespace", NAMESPACE)
     try:
         yield
     finally:
-        _kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-
-
-def _kubectl(*words: str) -> None:
-    subprocess.run(["kubectl", *words], check=True, stdout=sys.stderr)
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 async def _measured(services: int) -> dict[str, float]:

@@ -59,24 +59,25 @@ class RunningOperator:
 def account(namespace: str, folder: Path) -> Iterator[None]:
     """An account for the operator, and its kubeconfig in the folder. Of reads the log has those of accounts alone."""
     binding = f"{namespace}-{INSTANCE}"
-    _kubectl("create", "serviceaccount", INSTANCE, "--namespace", namespace)
-    _kubectl("delete", "clusterrolebinding", binding, "--ignore-not-found")
-    _kubectl(
+    kubectl("create", "serviceaccount", INSTANCE, "--namespace", namespace)
+    kubectl("delete", "clusterrolebinding", binding, "--ignore-not-found")
+    kubectl(
         *("create", "clusterrolebinding", binding, "--clusterrole=cluster-admin"),
         f"--serviceaccount={namespace}:{INSTANCE}",
     )
     try:
-        token = _kubectl("create", "token", INSTANCE, "--namespace", namespace, "--duration=4h").strip()
+        token = kubectl("create", "token", INSTANCE, "--namespace", namespace, "--duration=4h").strip()
         found = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
         for user in found["users"]:
             user["user"] = {"token": token}
         (folder / _KUBECONFIG).write_text(yaml.safe_dump(found))
         yield
     finally:
-        _kubectl("delete", "clusterrolebinding", binding)
+        kubectl("delete", "clusterrolebinding", binding)
 
 
-def _kubectl(*words: str) -> str:
+def kubectl(*words: str) -> str:
+    """What a command prints. Raises `CalledProcessError`."""
     return subprocess.run(["kubectl", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
