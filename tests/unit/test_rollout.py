@@ -178,15 +178,24 @@ def test_what_cannot_help_is_given_up_at_once_after_a_shortage_too() -> None:
     expect_rolled_back(world, "InvalidImageName")
 
 
-def test_one_bad_pod_beside_a_ready_one_rolls_nothing_back_and_is_named() -> None:
-    world = serving(spec__replicas=3)
-    world.held, world.ready_beside = crashed(), 1
+@pytest.mark.parametrize("replicas", [3, 50])
+def test_one_bad_pod_beside_ready_ones_rolls_nothing_back_and_is_named(replicas: int) -> None:
+    world = serving(spec__replicas=replicas)
+    world.held, world.ready_beside = crashed(), replicas - 1
     edit(world)
     world.wait(DAYS)
     assert world.image() == NEXT
     assert world.condition("Progressing") == ("True", "RollingOut")
     assert "Stalled" not in world.conditions()
     assert "EngineFailed: pod chat-" in world.message("Ready")
+
+
+def test_a_template_of_which_no_pod_is_ready_any_more_is_rolled_back() -> None:
+    world = serving(spec__replicas=3)
+    world.held, world.ready_beside = crashed(), 1
+    edit(world)
+    world.wait(DAYS)
+    assert world.image() == NEXT
     world.ready_beside = 0
     world.settle()
     expect_rolled_back(world, "EngineFailed")
