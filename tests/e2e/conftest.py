@@ -30,6 +30,8 @@ _STRICT = {
 }
 #: Values of the chart, by the fixture that needs them.
 _VALUES = {"console_pod": {"console": {"enabled": True}}, "existing": {"inject": {"enabled": True}}}
+#: Whom OpenShift lets pods run as: a user of the namespace's range, whom no image knows, in the group root.
+_ASSIGNED_USER = {"runAsUser": 1_000_660_000, "runAsGroup": 0, "fsGroup": 1_000_660_000}
 #: Services of scenarios by their fixtures, in the order in which their engines are asked for.
 _SERVICES = ("chat", "short", "existing", "shedding")
 
@@ -60,12 +62,14 @@ def flyball(request: pytest.FixtureRequest) -> Iterator[Flyball]:
 def starts(request: pytest.FixtureRequest, flyball: Flyball) -> EngineStarts:
     """Who starts an engine has that of another scenario started beside it."""
 
-    def small(name: str) -> Callable[[], None]:
-        return lambda: apply(inference_service(name, image=flyball.refs["engine-cpu"]), namespace=flyball.watched)
+    def small(name: str, **security: int) -> Callable[[], None]:
+        asked = inference_service(name, image=flyball.refs["engine-cpu"])
+        asked["spec"]["podTemplate"]["securityContext"] = security
+        return lambda: apply(asked, namespace=flyball.watched)
 
     asking: dict[str, Callable[[], object]] = {
         "chat": small("chat"),
-        "short": small("short"),
+        "short": small("short", **_ASSIGNED_USER),
         "existing": lambda: existing_engine.ask(flyball),
         "shedding": lambda: ask_to_shed(flyball, SHEDDING, in_time(f"{SHEDDING_DEADLINE:g}s", "500ms")),
     }
