@@ -102,10 +102,16 @@ def test_a_back_off_that_does_not_say_why_is_told_in_the_words_of_the_last_attem
 
 def test_only_the_pod_that_has_waited_longest_is_asked_about_and_none_too_early() -> None:
     early, late = creating("chat-1", age=30), creating("chat-2", age=90)
-    assert event_causes.pod_to_ask_about([early, late], NOW) == late
-    assert event_causes.pod_to_ask_about([creating(age=5)], NOW) is None
+    assert event_causes.pods_to_ask_about([early, late], NOW) == [late]
+    assert event_causes.pods_to_ask_about([creating(age=5)], NOW) == []
     assert event_causes.look_again([creating(age=5)], NOW) == 15
     assert event_causes.look_again([early, late], NOW) == event_causes.AGAIN_SECONDS
+
+
+def test_a_pod_of_an_earlier_template_that_waits_too_keeps_no_pod_from_being_asked_about() -> None:
+    earlier, next_one = creating("chat-0", age=3600), creating("chat-1", age=30)
+    earlier["metadata"]["annotations"] = {names.ANNOTATION_SPEC_HASH: "earlier"}
+    assert next_one in event_causes.pods_to_ask_about([earlier, next_one], NOW)
 
 
 def pending() -> Object:
@@ -131,5 +137,5 @@ def leaving() -> Object:
     ids=["says why", "no node", "leaves", "ended"],
 )
 def test_where_status_says_enough_no_event_is_read(pod: Object) -> None:
-    assert event_causes.pod_to_ask_about([pod], NOW) is None
+    assert event_causes.pods_to_ask_about([pod], NOW) == []
     assert event_causes.look_again([pod], NOW) is None

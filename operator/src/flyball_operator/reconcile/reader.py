@@ -39,7 +39,7 @@ from flyball_operator.kube.resources import (
     Resource,
 )
 from flyball_operator.reconcile.plan import adapters, model_cache, pod, routing, workload
-from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pod_to_ask_about
+from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pods_to_ask_about
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
 
@@ -112,8 +112,8 @@ class SnapshotReader:
             progress=await self._progress_of(job_pods),
             events=await self._events(
                 key,
-                pod_to_ask_about(mine, now),
-                pod_to_ask_about(job_pods, now),
+                *pods_to_ask_about(mine, now),
+                *pods_to_ask_about(job_pods, now),
                 job_to_ask_about(jobs, job_pods, now),
                 claim_to_ask_about(objects.get(Kind.VOLUME_CLAIM), now),
             ),

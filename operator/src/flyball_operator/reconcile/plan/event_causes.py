@@ -13,7 +13,7 @@ from typing import Final
 
 from flyball_operator.api.objects import Object, being_deleted, controlled_by, moment, uid
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
-from flyball_operator.reconcile.plan.pods import has, has_ended, is_unschedulable, node, others_placed
+from flyball_operator.reconcile.plan.pods import has, has_ended, is_unschedulable, node, others_placed, template_of
 
 #: Seconds for which a pod may wait before its events are read.
 PATIENCE_SECONDS: Final = 20.0
@@ -35,17 +35,20 @@ _CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 _BARE_BACK_OFF: Final = re.compile(r'Back-off pulling image "[^"]*"')
 
 
-def pod_to_ask_about(pods: Sequence[Object], now: datetime) -> Object | None:
-    """The pod whose events are to be read: the one that has waited longest without its status saying why."""
+def pods_to_ask_about(pods: Sequence[Object], now: datetime) -> list[Object]:
+    """Pods whose events are to be read: of each template the one that has waited longest without its status saying why.
+
+    Where a pod of an earlier template waits, too, that one says nothing of the template asked for.
+    """
     asked = (pod for pod in pods if _is_silent(pod) or _waits_for_room(pod, pods))
-    waiting = [(age, uid(pod), pod) for pod in asked if (age := _age(pod, now)) >= PATIENCE_SECONDS]
-    return max(waiting, key=lambda found: found[:2])[2] if waiting else None
+    waiting = [pod for pod in asked if _age(pod, now) >= PATIENCE_SECONDS]
+    longest_last = sorted(waiting, key=lambda pod: (_age(pod, now), uid(pod)))
+    return list({template_of(pod): pod for pod in longest_last}.values())
 
 
 def look_again(pods: Sequence[Object], now: datetime) -> float | None:
     """Seconds after which events are to be read, or read again; None where every pod's status says enough."""
-    ages = [_age(pod, now) for pod in pods if _is_silent(pod)]
-    return _again(max(ages)) if ages else None
+    return min((_again(_age(pod, now)) for pod in pods if _is_silent(pod)), default=None)
 
 
 def _again(age: float) -> float:
