@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from support import cluster
+from support import cluster, devices
 from support.cluster import apply, items, kubectl, patch
-from support.devices import DEVICE, expect_placed, on_device, set_devices
+from support.devices import DEVICE, beating, expect_placed, on_device, set_devices
 from support.kubelet import make_ready, play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
@@ -37,6 +38,10 @@ IN_PLACE = "spec.rollout: {maxSurge: 0, maxUnavailable: 1}"
 SURGE = {"startupTimeout": "10s", "maxSurge": 1}
 #: Nothing listens there, on any node.
 NO_REGISTRY = "127.0.0.1:1"
+#: A volume that has to be attached to a node first.
+CSI = {"driver": "csi.flyball.test", "volumeHandle": "cache"}
+#: What the restricted level of pod security asks of a container.
+NO_RIGHTS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CRASHED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no kernel for this device"}}
 
 
@@ -195,12 +200,11 @@ def test_a_registry_that_comes_back_is_gone_on_with(place: str) -> None:
     serve(place, image=NEXT)
 
 
-@pytest.fixture
-def lost_volume(place: str) -> Iterator[str]:
-    """A claim whose volume no node can mount. Returns its name."""
-    name = f"lost-{uuid.uuid4().hex[:6]}"
+@contextmanager
+def claimed(place: str, **source: Any) -> Iterator[str]:
+    """A claim of a volume of this source, which one node may have at a time. Gives the name of both."""
+    name = f"volume-{uuid.uuid4().hex[:6]}"
     size, once = {"storage": "1Gi"}, ["ReadWriteOnce"]
-    anywhere = {"key": "kubernetes.io/os", "operator": "Exists"}
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -210,8 +214,7 @@ def lost_volume(place: str) -> Iterator[str]:
             "accessModes": once,
             "persistentVolumeReclaimPolicy": "Retain",
             "claimRef": {"namespace": place, "name": name},
-            "local": {"path": f"/{name}"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [anywhere]}]}},
+            **source,
         },
     }
     claim = {
@@ -228,15 +231,77 @@ def lost_volume(place: str) -> Iterator[str]:
         kubectl("delete", "persistentvolume", name, "--ignore-not-found", "--wait=false")
 
 
-def test_a_volume_that_cannot_be_mounted_is_named_from_the_kubelets_events(place: str, lost_volume: str) -> None:
-    changes: dict[str, Any] = {
-        "spec__podTemplate__nodeSelector": {},
-        "spec__podTemplate__volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": lost_volume}}],
-        "spec__podTemplate__volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+def mounted(claim: str) -> dict[str, Any]:
+    """What of a pod template mounts a claim."""
+    return {
+        "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": claim}}],
+        "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
     }
-    apply(ungoverned_service(**changes), namespace=place)
+
+
+@pytest.fixture
+def lost_volume(place: str) -> Iterator[str]:
+    """A claim whose volume no node can mount. Returns its name."""
+    anywhere = {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "Exists"}]}
+    path = f"/lost-{uuid.uuid4().hex[:6]}"
+    with claimed(place, local={"path": path}, nodeAffinity={"required": {"nodeSelectorTerms": [anywhere]}}) as name:
+        yield name
+
+
+@pytest.mark.long
+def test_a_volume_that_cannot_be_mounted_is_named_from_the_kubelets_events(place: str, lost_volume: str) -> None:
+    anywhere: dict[str, Any] = {"spec__podTemplate": mounted(lost_volume), "spec__podTemplate__nodeSelector": {}}
+    apply(ungoverned_service(**anywhere), namespace=place)
     assert lost_volume in expect_waiting(place, "VolumeUnavailable", within=180)
     expect_still_waiting(place, "VolumeUnavailable")
+
+
+@pytest.fixture
+def held_volume(place: str) -> Iterator[str]:
+    """A claim whose volume is attached to the node of another pod, `holder`. Returns its name."""
+    with devices.device_node() as elsewhere, beating(elsewhere), claimed(place, csi=CSI) as name:
+        spec = {
+            "nodeName": elsewhere,
+            "volumes": mounted(name)["volumes"],
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "holder", "image": "holder:1", "securityContext": NO_RIGHTS}],
+        }
+        apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "holder"}, "spec": spec}, namespace=place)
+        play_attacher(name, elsewhere)
+        yield name
+
+
+def play_attacher(volume: str, node: str) -> None:
+    """Play the volume's driver: once the controller wants it attached to this node, say that it is."""
+
+    def wanted() -> list[str]:
+        found = json.loads(kubectl("get", "volumeattachments", "-o", "json"))["items"]
+        asked = {"persistentVolumeName": volume}, node
+        return [one["metadata"]["name"] for one in found if (one["spec"]["source"], one["spec"]["nodeName"]) == asked]
+
+    (name,) = eventually(wanted, expecting=f"{volume} to be attached to {node}")
+    attached = json.dumps({"status": {"attached": True}})
+    kubectl("patch", "volumeattachment", name, "--subresource=status", "--type=merge", "-p", attached)
+
+
+def test_a_volume_that_a_pod_on_another_node_holds_is_waited_for_and_gone_on_with(
+    place: str, device_node: str, held_volume: str
+) -> None:
+    """The events are those of the real controller that attaches volumes; only the driver's part is played."""
+    apply(ungoverned_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
+    made(place)
+    expect_placed(place, device_node, IMAGE)
+    serve(place)
+    set_devices(device_node, 2)
+    edit(place, engine={"image": NEXT}, podTemplate=mounted(held_volume))
+    message = expect_waiting(place, "VolumeUnavailable")
+    assert f'Multi-Attach error for volume "{held_volume}" Volume is already used by pod(s) holder' in message
+    expect_still_waiting(place, "VolumeUnavailable")
+    assert condition(place, "Available")[:2] == ("True", "EarlierRevisionServes")
+    assert image_of(place) == NEXT
+    kubectl("delete", "pod", "holder", "-n", place, "--force")
+    play_attacher(held_volume, device_node)
+    serve(place, image=NEXT)
 
 
 def test_one_bad_pod_of_fifty_beside_a_ready_one_rolls_nothing_back_and_is_named(place: str) -> None:

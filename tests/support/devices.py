@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from flyball_lab.harness.waiting import eventually
-from support.cluster import items, kubectl
+from flyball_operator.api.objects import timestamp
+from support.cluster import KubectlError, items, kubectl
 
 #: Extended resource of the node.
 DEVICE = "flyball.test/gpu"
+#: A kubelet writes its node's status so often, in seconds.
+_BEAT_SECONDS = 10.0
 
 
 @contextmanager
-def device_node() -> Iterator[str]:
-    """A node with one device. Gives the name that pods select it by."""
+def device_node(*, like: str = "") -> Iterator[str]:
+    """A node with one device. Gives its name, which pods select it by.
+
+    `like`: pods that select that node may have this one, too.
+    """
     name = f"device-{uuid.uuid4().hex[:6]}"
     resources = {"cpu": "8", "memory": "64Gi", "pods": "20", DEVICE: "1"}
     node = {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"flyball.test/node": name}},
+        "metadata": {
+            "name": name,
+            "labels": {"flyball.test/node": like or name},
+            # A kubelet's word that volumes are attached by the controller.
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+        },
         "status": {"capacity": resources, "allocatable": resources},
     }
     kubectl("create", "-f", "-", stdin=json.dumps(node))
@@ -36,8 +49,33 @@ def device_node() -> Iterator[str]:
 def set_devices(node: str, number: int) -> None:
     """Give the node so many devices."""
     devices = {DEVICE: str(number)}
-    change = json.dumps({"status": {"capacity": devices, "allocatable": devices}})
+    _set_status(node, {"capacity": devices, "allocatable": devices})
+
+
+def _set_status(node: str, status: dict[str, Any]) -> None:
+    change = json.dumps({"status": status})
     kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", change)
+
+
+@contextmanager
+def beating(node: str) -> Iterator[None]:
+    """The node says that it is Ready, again and again until the block ends. Some time later it counts as gone."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.is_set():
+            ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp(datetime.now(UTC))}
+            with suppress(KubectlError):  # the next one says the same
+                _set_status(node, {"conditions": [ready]})
+            over.wait(_BEAT_SECONDS)
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        yield
+    finally:
+        over.set()
+        heart.join()
 
 
 def on_device(node: str) -> dict[str, Any]:

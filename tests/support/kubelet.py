@@ -56,7 +56,9 @@ def make_ready(namespace: str, pod: str, address: str, *, since: str = "") -> No
     """Say of a pod what a kubelet says of one that is Ready at this address, since now where no time is given."""
     ready = _conditions(("Ready", "ContainersReady", "PodScheduled"), "True")
     ready[0]["lastTransitionTime"] = since or timestamp(datetime.now(UTC))
+    engine = {"name": "engine", "image": "", "imageID": "", "ready": True, "restartCount": 0, "state": {"running": {}}}
     played = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": ready}
+    played["containerStatuses"] = [engine]
     _play_status(namespace, pod, played)
 
 
