@@ -19,7 +19,7 @@ from flyball_operator.api import names
 from support import cluster, devices
 from support.cluster import apply, items, kubectl, patch
 from support.devices import DEVICE, beating, expect_placed, on_device, set_devices
-from support.kubelet import make_ready, play_kubelet, play_trouble
+from support.kubelet import make_ready, play_endpoints, play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
     RESOURCE,
@@ -302,6 +302,35 @@ def test_a_volume_that_a_pod_on_another_node_holds_is_waited_for_and_gone_on_wit
     kubectl("delete", "pod", "holder", "-n", place, "--force")
     play_attacher(held_volume, device_node)
     serve(place, image=NEXT)
+
+
+@pytest.mark.long
+def test_a_node_that_is_gone_is_waited_for_and_its_pods_get_another_place(place: str, device_node: str) -> None:
+    """That the node is gone is the word of Kubernetes' own controllers, which see its heart stop."""
+    with beating(device_node):
+        apply(ungoverned_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
+        made(place)
+        expect_placed(place, device_node, IMAGE)
+        serve(place)
+        set_devices(device_node, 2)
+        edit(place, engine={"image": NEXT})
+        expect_placed(place, device_node, NEXT)
+    # No kubelet takes the pod up.
+    assert f"on node {device_node}" in expect_waiting(place, "NodeUnavailable")
+    expect_still_waiting(place, "NodeUnavailable")
+
+    def lost() -> bool:
+        return all(cluster.condition(pod, "Ready").get("status") != "True" for pod in items("pods", namespace=place))
+
+    eventually(lost, expecting="the pods of the node not Ready")
+    play_endpoints(place, [])
+    expect_condition(place, "Available", "False", "NodeUnavailable")
+    assert image_of(place) == NEXT
+    with devices.device_node(like=device_node) as other:
+        set_devices(other, 2)
+        kubectl("delete", "node", device_node)
+        expect_placed(place, other, NEXT)
+        serve(place, image=NEXT)
 
 
 def test_one_bad_pod_of_fifty_beside_a_ready_one_rolls_nothing_back_and_is_named(place: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from flyball_lab.harness.manifests import Object
 from flyball_operator.api import names
+from flyball_operator.api.objects import timestamp
 from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.causes import find
 
@@ -295,6 +298,23 @@ def test_a_pod_whose_node_stopped_reporting_is_not_the_engines_failure() -> None
     assert "node-7" in cause.message
     gated = [{**lost[0], "reason": "ReadinessGatesNotReady"}, lost[1]]
     assert find([pod(conditions=gated)], None, "h") is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "taken_up", "reason"),
+    [
+        (60, {}, CauseReason.NODE_UNAVAILABLE),
+        (5, {}, None),
+        (60, {"startTime": "2026-01-01T00:00:01Z"}, None),
+        (60, {"initContainerStatuses": [{"name": "plugin", "state": {"running": {}}}]}, None),
+    ],
+    ids=["long ago", "just now", "taken up", "begun"],
+)
+def test_a_pod_that_no_kubelet_takes_up_waits_for_its_node(seconds: int, taken_up: Object, reason: str | None) -> None:
+    placed = datetime(2026, 1, 1, tzinfo=UTC)
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(placed)}
+    cause = find([pod(conditions=[condition], **taken_up)], None, "h", now=placed + timedelta(seconds=seconds))
+    assert (cause.reason if cause is not None else None) == reason
 
 
 EVICTED: Object = {"phase": "Failed", "reason": "Evicted", **ended(137)}

@@ -43,11 +43,14 @@ def crashed(*, scheduled: datetime | None = None) -> Object:
 
 
 REFUSED_CONNECTION = "failed to do request: dial tcp 10.0.0.1:443: connect: connection refused"
-SHORTAGES = {
-    "Unschedulable": unscheduled(),
-    "RegistryUnavailable": waiting("ErrImagePull", REFUSED_CONNECTION),
-    "NodeUnavailable": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
-}
+#: No kubelet has taken it up.
+UNTOUCHED = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+SHORTAGES = [
+    ("Unschedulable", unscheduled()),
+    ("RegistryUnavailable", waiting("ErrImagePull", REFUSED_CONNECTION)),
+    ("NodeUnavailable", {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}),
+    ("NodeUnavailable", UNTOUCHED),
+]
 
 
 @pytest.mark.parametrize("governed", [True, False])
@@ -102,10 +105,10 @@ def expect_rolled_back(world: MemoryCluster, reason: str) -> None:
     assert reason in world.message("Progressing")
 
 
-@pytest.mark.parametrize("reason", SHORTAGES)
-def test_a_shortage_is_waited_for_however_long_and_the_rollout_then_goes_on(reason: str) -> None:
+@pytest.mark.parametrize(("reason", "status"), SHORTAGES)
+def test_a_shortage_is_waited_for_however_long_and_the_rollout_then_goes_on(reason: str, status: Object) -> None:
     world = serving()
-    world.held = SHORTAGES[reason]
+    world.held = status
     edit(world)
     expect_waiting(world, reason)
     assert world.condition("Available") == ("True", "EarlierRevisionServes")

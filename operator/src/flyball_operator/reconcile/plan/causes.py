@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Object, annotation, being_deleted, name
+from flyball_operator.api.objects import Object, annotation, being_deleted, moment, name
 from flyball_operator.reconcile.plan import container_causes, event_causes
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 from flyball_operator.reconcile.plan.pods import (
     condition,
     has,
     insufficient,
+    is_taken_up,
     node,
     others_placed,
     requested,
@@ -61,17 +63,20 @@ def find(
     spec_hash: str | None,
     events: Sequence[Object] = (),
     *,
+    now: datetime | None = None,
     advice: str = IN_PLACE,
 ) -> Cause | None:
     """Why the pods of this template, of any where it is None, are not all ready, if anything says so.
 
-    `advice`: what comes next where earlier pods hold the devices, or a quota's room.
+    `now`: None where it is not known for how long pods have waited. `advice`: what comes next where earlier pods hold
+    the devices, or a quota's room.
     """
     counted = _counted(pods)
     found = [*_of_deployment(deployment, counted, advice)]
     for pod in counted:
         if spec_hash in (None, template_of(pod)):
             found += _of_pod(pod, counted, deployment, events, advice)
+            found += _of_node(pod, now)
     return min(found, key=lambda one: one.rank, default=None)
 
 
@@ -171,7 +176,7 @@ def _of_pod(
     if has(pod, "Ready"):
         return
     status = pod.get("status") or {}
-    where = f"pod {name(pod)}" + (f" on node {node(pod)}" if node(pod) else "")
+    where = _where(pod)
     earlier = _in_its_way(pod, pods, deployment)
     if _failed(pod):
         reason = CauseReason.NODE_UNAVAILABLE if _put_out(pod) else CauseReason.ENGINE_FAILED
@@ -189,8 +194,26 @@ def _of_pod(
     for found in event_causes.of_volumes(pod, where, events):
         held = any(name(other) in found.message for other in earlier)
         yield Cause(found.reason, f"{found.message}; {IN_PLACE}") if held else found
+
+
+def _where(pod: Object) -> str:
+    return f"pod {name(pod)}" + (f" on node {node(pod)}" if node(pod) else "")
+
+
+def _of_node(pod: Object, now: datetime | None) -> Iterator[Cause]:
+    """What shows that the pod's node is not ready, or gone. Nodes are not read."""
+    if has(pod, "Ready") or _failed(pod):
+        return
     if has(pod, "ContainersReady") and condition(pod, "Ready").get("reason") != "ReadinessGatesNotReady":
-        yield cause(CauseReason.NODE_UNAVAILABLE, where, "its containers were ready, but the node is not, or is gone")
+        words = "its containers were ready, but the node is not, or is gone"
+        yield cause(CauseReason.NODE_UNAVAILABLE, _where(pod), words)
+    placed = _placed(pod).get("lastTransitionTime")
+    since = moment(placed)
+    if now is None or since is None or is_taken_up(pod):
+        return
+    if (now - since).total_seconds() >= event_causes.PATIENCE_SECONDS:
+        words = f"no kubelet has taken it up since {placed}: the node is not ready, or is gone"
+        yield cause(CauseReason.NODE_UNAVAILABLE, _where(pod), words)
 
 
 def _with_field(found: Cause, pod: Object) -> Cause:

@@ -150,7 +150,7 @@ def _under_way(job: Object, pods: Sequence[Object], ended: Sequence[Object], sna
             # The Job's controller has yet to say that it gives up.
             return ModelState(reason, f"{before}; {_advice(job) if reason in FINAL else 'it is tried again'}")
     last = (running or pods)[-1]
-    found = causes.find([last], None, None, snapshot.events)
+    found = causes.find([last], None, None, snapshot.events, now=snapshot.now)
     if found is None:
         reason, message = _told(last, snapshot.progress.get(uid(last)))
         again = LOOK_SECONDS if reason is ModelReason.DOWNLOADING else None

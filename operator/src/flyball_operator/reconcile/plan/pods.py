@@ -48,6 +48,12 @@ def since(found: Object, kind: str) -> datetime | None:
     return moment(condition(found, kind).get("lastTransitionTime"))
 
 
+def is_taken_up(pod: Object) -> bool:
+    """Whether the kubelet of the pod's node has said anything of it."""
+    status = pod.get("status") or {}
+    return any(status.get(field) for field in ("startTime", "containerStatuses", "initContainerStatuses"))
+
+
 def has_ended(pod: Object) -> bool:
     """Whether all of it ended for good: it then holds nothing."""
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")

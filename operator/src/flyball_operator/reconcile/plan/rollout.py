@@ -140,8 +140,8 @@ def _steps(service: InferenceService) -> str:
 
 
 def _outage(snapshot: Snapshot, deployment: Object | None, target: str) -> Cause | None:
-    found = causes.find(snapshot.pods, deployment, target, snapshot.events)
-    return found or causes.find(snapshot.pods, deployment, None, snapshot.events)
+    found = causes.find(snapshot.pods, deployment, target, snapshot.events, now=snapshot.now)
+    return found or causes.find(snapshot.pods, deployment, None, snapshot.events, now=snapshot.now)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _Attempt:
     ) -> _Attempt:
         return cls(
             deployment=deployment if deployment is not None and progress.runs(deployment, spec_hash) else None,
-            cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events, advice=advice),
+            cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events, now=snapshot.now, advice=advice),
             proven=causes.runs(snapshot.pods, spec_hash),
             started=moment(causes.started(snapshot.pods, spec_hash)),
             now=snapshot.now,
