@@ -6,50 +6,20 @@ The CRDs are the cluster's: they come and go here, so one process has these test
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
-from support.binaries import binary
-from support.cluster import apply, expect_established, get, kubectl, patch
+from support import gateway_crds
+from support.cluster import apply, get, kubectl, patch
 from support.operators import RESOURCE, condition, expect_condition, idle_service, made, one, serve
 from support.tenants import tenant_namespace
 
-#: Marks CRDs that these tests have installed. Others are the user's, and stay.
-LABEL = "flyball.test/installed"
 (EXAMPLE,) = (
     found["spec"]["gateway"] for found in yaml.safe_load_all((ROOT / "docs/examples/gateway.yaml").read_text())
 )
-
-
-def install(crd: Path) -> None:
-    """Install a CRD, unless the cluster has it."""
-    manifest = yaml.safe_load(crd.read_text())
-    manifest["metadata"]["labels"] = {LABEL: "true"}
-    if get("crd", manifest["metadata"]["name"], namespace="default") is None:
-        kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
-    expect_established(crd)
-
-
-def uninstall() -> None:
-    kubectl("delete", "crd", "-l", f"{LABEL}=true", "--ignore-not-found", timeout=120)
-
-
-@pytest.fixture
-def crds(crd: Path) -> Iterator[tuple[Path, Path]]:
-    """CRDs of HTTPRoute and InferencePool, neither installed; whatever the test installs is removed after it."""
-    found = Path(binary("httproutes.yaml")), Path(binary("inferencepools.yaml"))
-    uninstall()
-    for path in found:
-        name = yaml.safe_load(path.read_text())["metadata"]["name"]
-        if get("crd", name, namespace="default") is not None:
-            pytest.skip(f"this cluster has {name}")
-    yield found
-    uninstall()
 
 
 def answer(place: str, kind: str, accepted: str, reason: str) -> None:
@@ -73,7 +43,7 @@ def answer(place: str, kind: str, accepted: str, reason: str) -> None:
 
 
 def test_a_route_is_made_once_the_cluster_knows_such_goes_with_the_field_and_never_takes_another_s(
-    crds: tuple[Path, Path], tmp_path: Path
+    gateway_crds_gone: tuple[Path, ...], tmp_path: Path
 ) -> None:
     with tenant_namespace(tmp_path, resync_seconds="5") as place:
         apply(idle_service(spec__gateway=EXAMPLE), namespace=place)
@@ -82,8 +52,8 @@ def test_a_route_is_made_once_the_cluster_knows_such_goes_with_the_field_and_nev
         message = expect_condition(place, "Routed", "False", "GatewayApiMissing")
         assert message.startswith("HTTPRoute: the cluster has no gateway.networking.k8s.io/v1")
         assert condition(place, "Ready")[0] == "True"
-        for crd in crds:
-            install(crd)
+        for crd in gateway_crds_gone:
+            gateway_crds.install(crd)
         expect_condition(place, "Routed", "False", "RoutePending")
         route = one("httproute", place)["spec"]
         assert route["hostnames"] == EXAMPLE["hostnames"]

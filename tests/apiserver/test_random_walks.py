@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from flyball_lab.harness.manifests import Object, good
@@ -17,7 +18,8 @@ from support.operators import RESOURCE, OperatorProcess
 from support.specs import WALKS, walks
 
 _HASHES = (names.ANNOTATION_SPEC_HASH, names.ANNOTATION_TEMPLATE_HASH)
-KINDS = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions")
+ROUTES = ("httproutes", "inferencepools")
+KINDS = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "configmaps", *ROUTES)
 
 
 # Shrinking takes hours, and the walk that fails says enough. A hypothesis example has the namespace of the one before.
@@ -27,6 +29,7 @@ KINDS = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(walk=walks(most=15, caches=False))
+@pytest.mark.usefixtures("gateway_api")
 def test_a_walk_ends_where_a_fresh_service_begins_and_so_does_the_way_back(
     place: str, running: OperatorProcess, walk: list[Object]
 ) -> None:
@@ -44,7 +47,12 @@ def test_a_walk_ends_where_a_fresh_service_begins_and_so_does_the_way_back(
             assert walked[accepted] == made[accepted]
     for name in ("walked", "fresh", "begun"):
         delete(RESOURCE, name, namespace=place)
-    eventually(lambda: not [one for kind in KINDS for one in items(kind, namespace=place)], expecting="nothing left")
+    eventually(lambda: not remains(place), expecting="nothing left")
+
+
+def remains(place: str) -> list[Object]:
+    """All that is left of services."""
+    return [one for kind in KINDS for one in items(kind, namespace=place, selector=names.LABEL_SERVICE)]
 
 
 def asked_for(place: str, name: str, spec: Object) -> None:
@@ -57,10 +65,25 @@ def asked_for(place: str, name: str, spec: Object) -> None:
         service = get(RESOURCE, name, namespace=place) or {}
         status = service.get("status") or {}
         conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
-        at_it = status.get("observedGeneration") == service["metadata"]["generation"]
-        return at_it and "True" in (conditions.get(ConditionType.READY), conditions.get(ConditionType.STALLED))
+        if status.get("observedGeneration") != service["metadata"]["generation"]:
+            return False
+        if conditions.get(ConditionType.STALLED) == "True":
+            return True
+        routed = (ConditionType.ROUTED in conditions) == ("gateway" in spec)
+        return routed and conditions.get(ConditionType.READY) == "True" and routes(place, name) == routes_of(spec)
 
     eventually(settled, expecting=f"{name} is as asked for, or refused", within=240)
+
+
+def routes(place: str, name: str) -> list[str]:
+    """Kinds of which there is a route or pool of the service."""
+    return [kind for kind in ROUTES if get(kind, name, namespace=place) is not None]
+
+
+def routes_of(spec: Object) -> list[str]:
+    """Kinds of routes that a spec asks for."""
+    gateway = spec.get("gateway")
+    return [] if gateway is None else [*ROUTES] if "endpointPicker" in gateway else [ROUTES[0]]
 
 
 def left(place: str, name: str) -> dict[str, Any]:
@@ -72,18 +95,21 @@ def left(place: str, name: str) -> dict[str, Any]:
         for one in service["status"]["conditions"]
         if one["type"] in RECONCILER_CONDITIONS
     }
+    # The list of adapters stays where a spec asks for none any more: pods of the template before read it.
+    passed_over = {"controllerrevisions"} if "adapters" in service["spec"] else {"controllerrevisions", "configmaps"}
     for kind in KINDS:
-        for item in items(kind, namespace=place, selector=f"{names.LABEL_SERVICE}={name}"):
-            if kind != "controllerrevisions":
-                found |= {
-                    f"{kind} {path}": value for path, value in leaves(_common(item, service["metadata"]["uid"], name))
-                }
+        for item in (
+            () if kind in passed_over else items(kind, namespace=place, selector=f"{names.LABEL_SERVICE}={name}")
+        ):
+            found |= {
+                f"{kind} {path}": value for path, value in leaves(_common(item, service["metadata"]["uid"], name))
+            }
     return found
 
 
 def _common(item: Object, uid: str, name: str) -> Object:
     """An object's own fields, with words in place of its service's name and UID, and without hashes of these."""
-    text = json.dumps({field: item[field] for field in ("metadata", "spec")})
+    text = json.dumps({field: item.get(field, {}) for field in ("metadata", "spec", "data")})
     text = text.replace(uid, "UID").replace(name, "NAME")
     body: Object = json.loads(text)
     metadata, spec = body["metadata"], body["spec"]
@@ -91,4 +117,4 @@ def _common(item: Object, uid: str, name: str) -> Object:
     for fields, own in ((annotations, _HASHES), (spec, ("clusterIP", "clusterIPs"))):
         for field in own:
             fields.pop(field, None)
-    return {"labels": metadata["labels"], "owners": metadata["ownerReferences"], "spec": spec}
+    return {**body, "metadata": {"labels": metadata["labels"], "owners": metadata["ownerReferences"]}}

@@ -52,7 +52,7 @@ def left(world: MemoryCluster) -> dict[str, Any]:
             if kind is Kind.JOB:
                 # What is done stays as it was done, whatever image is asked for later.
                 found[f"Job {item['metadata']['name']}"] = item["status"]["conditions"]
-            elif kind is Kind.VOLUME_CLAIM and not _is_used(world, item):
+            elif kind in (Kind.VOLUME_CLAIM, Kind.CONFIG_MAP) and not _is_used(world, item):
                 # One that an earlier spec asked for stays.
                 continue
             elif kind is not Kind.REVISION or _is_asked_for(world, item):
@@ -69,10 +69,12 @@ def _is_asked_for(world: MemoryCluster, revision: Object) -> bool:
     return bool(annotations[names.ANNOTATION_SPEC_HASH] == asked.partition(" ")[0])
 
 
-def _is_used(world: MemoryCluster, claim: Object) -> bool:
+def _is_used(world: MemoryCluster, found: Object) -> bool:
+    """Whether pods mount a claim, or the ConfigMap of the list of adapters."""
     volumes = world.template()["spec"]["volumes"]
     used = {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
-    return claim["metadata"]["name"] in used
+    used |= {one["configMap"]["name"] for one in volumes if "configMap" in one}
+    return found["metadata"]["name"] in used
 
 
 def _of_the_way(path: Path) -> bool:

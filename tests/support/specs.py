@@ -28,6 +28,8 @@ _PARTS: tuple[set[str], ...] = (
     {"rollout"},
     {"replicas", "scaling"},
     {"podDisruptionBudget"},
+    {"adapters"},
+    {"gateway"},
 )
 _PARTS += (set().union(*_PARTS),)
 _DURATIONS = st.builds(lambda number, unit: f"{number}{unit}", st.integers(100, 3000), st.sampled_from(["ms", "s"]))
@@ -165,6 +167,33 @@ def _free() -> st.SearchStrategy[Object]:
             ),
             "podTemplate": _pod().map(_with_volumes),
             "podDisruptionBudget": _some(enabled=st.booleans(), maxUnavailable=st.sampled_from([0, 3, "0%", "100%"])),
+            "adapters": st.lists(_adapter(), max_size=3, unique_by=_name_of),
+            "gateway": _gateway(),
+        },
+    )
+
+
+def _adapter() -> st.SearchStrategy[Object]:
+    named = {"name": st.sampled_from(["sql", "law-v2", "a.b_c"])}
+    of_hub = {**named, "uri": st.sampled_from(["hf://org/sql", "hf://org/Law-1.5"])}
+    return st.fixed_dictionaries(of_hub, optional={"revision": st.sampled_from(["v1", "refs/pr/1"])}) | (
+        st.fixed_dictionaries({**named, "uri": st.just("file:///adapters/a")})
+    )
+
+
+def _gateway() -> st.SearchStrategy[Object]:
+    parent = st.fixed_dictionaries(
+        {"name": _LABELS}, optional={"namespace": _LABELS, "sectionName": st.sampled_from(["https", "a.b"])}
+    )
+    picker = st.fixed_dictionaries(
+        {"name": _LABELS}, optional={"port": st.integers(1, 65_535), "failureMode": st.just("FailOpen")}
+    )
+    return st.fixed_dictionaries(
+        {"parentRefs": st.lists(parent, min_size=1, max_size=2)},
+        optional={
+            "hostnames": st.lists(st.sampled_from(["llm.example.com", "*.example.com"]), max_size=2, unique=True),
+            "requestTimeout": st.just("GatewayDefault"),
+            "endpointPicker": picker,
         },
     )
 

@@ -1,0 +1,38 @@
+"""The CRDs of HTTPRoute and InferencePool as they are published, which tests install and remove again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from support.binaries import binary
+from support.cluster import expect_established, get, kubectl
+
+#: Marks CRDs that tests have installed. Others are the user's, and stay.
+_LABEL = "flyball.test/installed"
+
+
+def published() -> tuple[Path, ...]:
+    """Their files."""
+    return Path(binary("httproutes.yaml")), Path(binary("inferencepools.yaml"))
+
+
+def install(crd: Path) -> None:
+    """Install a CRD, unless the cluster has it."""
+    manifest = yaml.safe_load(crd.read_text())
+    manifest["metadata"]["labels"] = {_LABEL: "true"}
+    if not is_installed(crd):
+        kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+    expect_established(crd)
+
+
+def is_installed(crd: Path) -> bool:
+    """Whether the cluster has a CRD of that name."""
+    return get("crd", yaml.safe_load(crd.read_text())["metadata"]["name"], namespace="default") is not None
+
+
+def uninstall() -> None:
+    """Remove what tests have installed, and every object of these kinds."""
+    kubectl("delete", "crd", "-l", f"{_LABEL}=true", "--ignore-not-found", timeout=120)
