@@ -18,7 +18,7 @@ from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from support import cluster, devices
 from support.cluster import apply, items, kubectl, patch
-from support.devices import DEVICE, beating, expect_placed, on_device, set_devices
+from support.devices import DEVICE, expect_placed, on_device, reporting, set_devices
 from support.kubelet import make_ready, play_endpoints, play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
@@ -38,8 +38,6 @@ IN_PLACE = "spec.rollout: {maxSurge: 0, maxUnavailable: 1}"
 SURGE = {"startupTimeout": "10s", "maxSurge": 1}
 #: Nothing listens there, on any node.
 NO_REGISTRY = "127.0.0.1:1"
-#: A volume that has to be attached to a node first.
-CSI = {"driver": "csi.flyball.test", "volumeHandle": "cache"}
 #: What the restricted level of pod security asks of a container.
 NO_RIGHTS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CRASHED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no kernel for this device"}}
@@ -259,7 +257,8 @@ def test_a_volume_that_cannot_be_mounted_is_named_from_the_kubelets_events(place
 @pytest.fixture
 def held_volume(place: str) -> Iterator[str]:
     """A claim whose volume is attached to the node of another pod, `holder`. Returns its name."""
-    with devices.device_node() as elsewhere, beating(elsewhere), claimed(place, csi=CSI) as name:
+    csi = {"driver": "csi.flyball.test", "volumeHandle": uuid.uuid4().hex}
+    with devices.device_node() as elsewhere, reporting(elsewhere), claimed(place, csi=csi) as name:
         spec = {
             "nodeName": elsewhere,
             "volumes": mounted(name)["volumes"],
@@ -306,8 +305,8 @@ def test_a_volume_that_a_pod_on_another_node_holds_is_waited_for_and_gone_on_wit
 
 @pytest.mark.long
 def test_a_node_that_is_gone_is_waited_for_and_its_pods_get_another_place(place: str, device_node: str) -> None:
-    """That the node is gone is the word of Kubernetes' own controllers, which see its heart stop."""
-    with beating(device_node):
+    """That the node is gone is the word of Kubernetes' own controllers, once it no longer reports."""
+    with reporting(device_node):
         apply(ungoverned_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
         made(place)
         expect_placed(place, device_node, IMAGE)

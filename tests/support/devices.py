@@ -17,7 +17,7 @@ from support.cluster import KubectlError, items, kubectl
 #: Extended resource of the node.
 DEVICE = "flyball.test/gpu"
 #: A kubelet writes its node's status so often, in seconds.
-_BEAT_SECONDS = 10.0
+_REPORT_SECONDS = 10.0
 
 
 @contextmanager
@@ -58,24 +58,24 @@ def _set_status(node: str, status: dict[str, Any]) -> None:
 
 
 @contextmanager
-def beating(node: str) -> Iterator[None]:
+def reporting(node: str) -> Iterator[None]:
     """The node says that it is Ready, again and again until the block ends. Some time later it counts as gone."""
     over = threading.Event()
 
-    def beat() -> None:
+    def report() -> None:
         while not over.is_set():
             ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp(datetime.now(UTC))}
             with suppress(KubectlError):  # the next one says the same
                 _set_status(node, {"conditions": [ready]})
-            over.wait(_BEAT_SECONDS)
+            over.wait(_REPORT_SECONDS)
 
-    heart = threading.Thread(target=beat)
-    heart.start()
+    reports = threading.Thread(target=report)
+    reports.start()
     try:
         yield
     finally:
         over.set()
-        heart.join()
+        reports.join()
 
 
 def on_device(node: str) -> dict[str, Any]:
