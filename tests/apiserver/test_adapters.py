@@ -13,7 +13,7 @@ from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, get, kubectl, patch
 from support.operators import RESOURCE, expect_condition, idle_service, made, one, serve
-from support.tenants import tenant_namespace
+from support.tenants import tenant_namespace, tenants
 
 SQL: Object = {"name": "sql", "uri": "hf://org/sql", "revision": "v1"}
 LAW: Object = {"name": "law", "uri": "file:///adapters/law"}
@@ -22,7 +22,7 @@ LAW: Object = {"name": "law", "uri": "file:///adapters/law"}
 @pytest.fixture
 def place(crd: Path, tmp_path: Path) -> Iterator[str]:
     """The namespace of a tenant that an operator with the chart's rights looks after."""
-    with tenant_namespace(tmp_path, adapters=True) as name:
+    with tenant_namespace(tmp_path, values={"adapters": {"enabled": True}}) as name:
         yield name
 
 
@@ -66,7 +66,9 @@ def test_a_config_map_of_somebody_else_is_left_alone(place: str) -> None:
 
 
 def test_without_the_right_all_else_of_a_service_goes_on_and_it_says_what_to_set(crd: Path, tmp_path: Path) -> None:
-    with tenant_namespace(tmp_path) as name:
+    with tenants(1) as release, release.operator(tmp_path):
+        (name,) = release.names
+        release.may_be_refused(name, "get configmaps")
         apply(idle_service(spec__adapters=[SQL], spec__replicas=1), namespace=name)
         message = expect_condition(name, "Accepted", "False", "RefusedByServer")
         assert "chart value adapters.enabled: true" in message

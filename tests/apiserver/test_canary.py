@@ -17,18 +17,9 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, items, patch
 from support.kubelet import play_kubelet
-from support.operators import (
-    IMAGE,
-    RESOURCE,
-    OperatorProcess,
-    condition,
-    idle_service,
-    made,
-    one,
-    operator,
-    serve,
-)
+from support.operators import IMAGE, RESOURCE, OperatorProcess, condition, idle_service, made, one, serve
 from support.played_metrics import PlayedMetrics, played, scraping
+from support.tenants import operator
 
 NEXT = "vllm/next:1"
 REPLICAS = 4

@@ -11,11 +11,13 @@ import pytest
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from flyball_operator.api.objects import annotation
+from support.audit import Audit, Write
 from support.cluster import Object, apply, get, items, kubectl, namespace, patch, throughout
 from support.kubelet import play_kubelet
-from support.operators import Audit, Write, expect_condition, expect_no_node, idle_service, operator
+from support.operators import expect_condition, expect_no_node, idle_service
 from support.policies import STRIPS_A_LABEL, STRIPS_THE_COMMAND, mutating, remove
 from support.shared_operator import SharedOperator
+from support.tenants import operator
 
 RESOURCE = names.CRD_NAME
 #: Creating, claiming the fields of the creation, noting that its pods fit no node, and that they are ready.

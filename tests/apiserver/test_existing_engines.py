@@ -21,11 +21,13 @@ from flyball_operator.api.engine_container import engine_container
 from flyball_operator.api.workload import Workload
 from flyball_operator.reconcile.plan.injection import obstacle
 from support import helm
+from support.audit import Audit
 from support.cluster import KubectlError, Object, apply, dry_created, get, items, kubectl, namespace, patch
 from support.helm import CHART
 from support.kubelet import make_ready
-from support.operators import NOWHERE, RESOURCE, Audit, expect_condition, one, operator
+from support.operators import NOWHERE, RESOURCE, expect_condition, one
 from support.others_pods import llm_inference_service, production_stack
+from support.tenants import operator
 
 RELEASE = "flyball-inject-test"
 VALUES: Object = {

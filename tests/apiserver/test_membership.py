@@ -19,7 +19,8 @@ from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, get, items, kubectl, namespace, throughout
 from support.kubelet import make_ready, play_endpoints
-from support.operators import OperatorProcess, expect_condition, idle_service, operator
+from support.operators import expect_condition, idle_service
+from support.tenants import operator
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 #: Conditions that change by themselves: no Prometheus has samples, which the operator says only after some time.
@@ -107,7 +108,7 @@ def test_a_bare_pod_with_a_services_labels_and_uid_is_told_nothing_and_changes_n
     with (
         namespace("flyball-tenant-a") as mine,
         namespace("flyball-tenant-b") as theirs,
-        operator(mine, tmp_path, namespaces=f"{mine},{theirs}"),
+        operator(mine, tmp_path, beside=(theirs,)),
     ):
         apply(idle_service(spec__tuning={"mode": "Disabled"}), namespace=mine)
         pod, uid = only_pod(mine), service(mine)["metadata"]["uid"]
@@ -132,10 +133,6 @@ def test_a_status_with_an_epoch_that_no_lease_can_count_to_keeps_nobody_from_lea
         forged = json.dumps({"status": {"epoch": 2**53}})
         kubectl("patch", RESOURCE, "forged", "-n", place, "--subresource=status", "--type=merge", "-p", forged)
         apply(idle_service(), namespace=place)
-        process = OperatorProcess(place, tmp_path)
-        try:
-            process.expect_ready()
+        with operator(place, tmp_path) as process:
             expect_condition(place, "Accepted", "True", "Accepted")
             assert "its status names epoch 9007199254740992" in process.log.read_text()
-        finally:
-            process.stop()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.cluster import apply, namespace
-from support.operators import expect_condition, operator, ungoverned_service
+from support.operators import expect_condition, ungoverned_service
+from support.tenants import operator
 
 MISSING = {
     "priority": ("priorityClassName", "no PriorityClass with name not-there was found"),

@@ -12,13 +12,12 @@ import pytest
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from flyball_operator.reconcile.plan import history
+from support.audit import Audit, Write
 from support.cluster import Object, apply, kubectl, patch, throughout
 from support.kubelet import play_trouble
 from support.operators import (
     IMAGE,
-    Audit,
     OperatorProcess,
-    Write,
     condition,
     expect_condition,
     expect_no_node,

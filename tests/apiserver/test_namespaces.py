@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import time
 import uuid
@@ -21,7 +20,7 @@ from flyball_operator.app.kopf_glue import Watch, WatchHandlers
 from flyball_operator.app.main import ExitCode
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.configuration import load_configuration
-from flyball_operator.kube.resources import labelled
+from flyball_operator.kube.resources import LEASES, WATCHED, labelled
 from flyball_operator.reconcile.queue import KeyQueue
 from support.cluster import apply, get, items, kubectl
 from support.operators import OperatorProcess, condition, expect_condition, idle_service, proxy
@@ -31,6 +30,10 @@ from support.tenants import Tenants, tenants
 RESOURCE = "inferenceservices.serving.flyball.dev"
 #: Two tenants that go on beside the one that something happens to.
 TENANTS = 3
+#: What is asked of a namespace where nothing is granted: whether it is there, and which services shall be told.
+LOOKS = ("get namespaces", "list inferenceservices")
+#: All that is asked of a namespace; any of it may be under way when its rights go.
+EVERYTHING = (*LOOKS, *(f"{verb} {one.plural}" for one in (*WATCHED, LEASES) for verb in one.verbs))
 
 
 @pytest.fixture
@@ -44,9 +47,7 @@ def start(
     three: Tenants, folder: Path, *, kubeconfig: str = "", name: str = "one", resync_seconds: int = 300
 ) -> OperatorProcess:
     """An operator for all of them, with the rights of the chart's account."""
-    account = three.kubeconfig(kubeconfig or os.environ["KUBECONFIG"], folder)
-    watched, every = ",".join(three.names), str(resync_seconds)
-    return OperatorProcess(three.own, folder, name=name, kubeconfig=account, namespaces=watched, resync_seconds=every)
+    return three.process(folder, name=name, kubeconfig=kubeconfig, resync_seconds=str(resync_seconds))
 
 
 def serve(*places: str) -> None:
@@ -98,6 +99,7 @@ def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Tena
         try:
             operator.expect_ready()
             serve(first, second)
+            three.may_be_refused(first, *EVERYTHING)
             three.revoke(first)
             # A stream that is open goes on without rights; each asks anew.
             way.send_signal(signal.SIGUSR1)
@@ -123,6 +125,7 @@ def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three:
     try:
         leader.expect_ready()
         serve(first, second, gone)
+        three.may_be_refused(gone, *EVERYTHING)
         kubectl("delete", "namespace", gone, timeout=180)
         expect_watched(leader, gone, so=False)
         assert said(leader, f"namespace {gone} is not watched: no right is granted in namespace {gone}: it is gone, or")
@@ -151,6 +154,7 @@ def test_where_pods_may_not_be_read_the_services_say_so(three: Tenants, tmp_path
     try:
         operator.expect_ready()
         serve(first, second)
+        three.may_be_refused(first, "get pods", "list pods", "watch pods")
         three.hide(first, "pods")
         message = expect_condition(first, "Ready", "Unknown", "NamespaceNotWatched")
         assert f"not granted: get pods.core in namespace {first}" in message
@@ -169,8 +173,7 @@ def test_namespaces_come_and_go_with_their_labels(crd: Path, tmp_path: Path) -> 
     selector = ",".join(f"{key}={value}" for key, value in label.items())
     with tenants(2, labels=label) as two:
         first, second = two.names
-        account = two.kubeconfig(os.environ["KUBECONFIG"], tmp_path)
-        operator = OperatorProcess(two.own, tmp_path, kubeconfig=account, watch_namespace_selector=selector)
+        operator = two.process(tmp_path, watch_namespace_selector=selector)
         try:
             operator.expect_ready()
             assert f'namespace="{first}"' not in operator.metrics(), "none is selected, so none is watched"
@@ -182,6 +185,7 @@ def test_namespaces_come_and_go_with_their_labels(crd: Path, tmp_path: Path) -> 
             serve_pods(first)
             pods = pod_uids(first)
             # Selected, but nobody has granted anything there.
+            two.may_be_refused(second, *LOOKS)
             kubectl("label", "namespace", second, selector)
             eventually(
                 lambda: said(operator, f"namespace {second} is not watched: no right is granted"), expecting="why"
@@ -214,6 +218,7 @@ def pod_uids(place: str) -> set[str]:
 
 def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: Tenants, tmp_path: Path) -> None:
     for place in three.names:
+        three.may_be_refused(place, *LOOKS)
         three.revoke(place)
     operator = start(three, tmp_path)
     try:

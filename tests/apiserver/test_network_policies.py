@@ -10,7 +10,8 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from support.cluster import Object, apply, delete, get, patch
-from support.operators import RESOURCE, OperatorProcess, expect_condition, idle_service, made, one, operator, serve
+from support.operators import RESOURCE, OperatorProcess, expect_condition, idle_service, made, one, serve
+from support.tenants import operator
 
 PEERS: Object = {
     "api": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}],
@@ -22,11 +23,13 @@ PEERS: Object = {
     ],
 }
 
+ENABLED: Object = {"networkPolicy": {"enabled": True}}
+
 
 @pytest.fixture
 def fencing(place: str, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator that makes NetworkPolicies."""
-    with operator(place, tmp_path, network_policy=json.dumps(PEERS)) as process:
+    with operator(place, tmp_path, values=ENABLED, network_policy=json.dumps(PEERS)) as process:
         yield process
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
+from support.audit import Audit
 from support.cluster import Object, apply, condition, items, kubectl
-from support.operators import Audit, expect_condition, made, one, ungoverned_service
+from support.operators import expect_condition, made, one, ungoverned_service
 
 # Long: it leaves kwok and its nodes running, which no other test here needs.
 pytestmark = pytest.mark.long

@@ -10,21 +10,21 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
+from support.audit import Audit
 from support.cluster import apply, delete, items, kubectl, patch, throughout
 from support.kubelet import play_trouble
 from support.operators import (
     IMAGE,
     RESOURCE,
-    Audit,
     OperatorProcess,
     expect_condition,
     idle_service,
     made,
     one,
-    operator,
     serve,
     ungoverned_service,
 )
+from support.tenants import operator
 
 BAD = "flyball.test/none:1"
 #: What the kubelet says of an image that a registry does not have.

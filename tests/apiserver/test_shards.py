@@ -14,18 +14,20 @@ import pytest
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api.shards import Shard, shards
 from flyball_operator.kube.shares import replica_of
+from support.audit import Audit
 from support.cluster import apply, get, kubectl, namespace
-from support.operators import RESOURCE, Audit, OperatorProcess, idle_service
+from support.operators import RESOURCE, idle_service
+from support.tenants import Tenants, granted
 
 SHARDS = shards(4)
 SERVICES = tuple(f"chat-{number}" for number in range(12))
 
 
 @pytest.fixture
-def place(crd: Path) -> Iterator[str]:
-    """A namespace of the test's own."""
-    with namespace("flyball-shards") as name:
-        yield name
+def release(crd: Path) -> Iterator[Tenants]:
+    """A release in a namespace of the test's own, which it looks after."""
+    with namespace("flyball-shards") as name, granted(name, (name,)) as made:
+        yield made
 
 
 def holders(place: str) -> dict[Shard, str]:
@@ -73,9 +75,10 @@ def expect_writers(audit: Audit, place: str, by: dict[str, list[str]]) -> None:
     eventually(lambda: writers(audit, place) == by, expecting=f"writes by {by}")
 
 
-def test_of_a_killed_replica_its_services_move_and_it_gets_as_many_back(place: str, tmp_path: Path) -> None:
+def test_of_a_killed_replica_its_services_move_and_it_gets_as_many_back(release: Tenants, tmp_path: Path) -> None:
+    place = release.own
     settings: dict[str, Any] = {"shards": str(len(SHARDS)), "replicas": "2"}
-    running = [OperatorProcess(place, tmp_path, name=name, **settings) for name in ("first", "second")]
+    running = [release.process(tmp_path, name=name, **settings) for name in ("first", "second")]
     first, second = running
     try:
         for one in running:
@@ -96,7 +99,7 @@ def test_of_a_killed_replica_its_services_move_and_it_gets_as_many_back(place: s
         )
 
         audit = Audit()
-        third = OperatorProcess(place, tmp_path, name="third", **settings)
+        third = release.process(tmp_path, name="third", **settings)
         running.append(third)
         eventually(lambda: spread(place) == {third.name: 2, second.name: 2}, expecting="a share given back")
         scale(place, 3)

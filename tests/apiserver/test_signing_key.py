@@ -11,9 +11,11 @@ from flyball_operator.keys.state import CURRENT, CURRENT_SINCE, NEXT
 from support.api import InferenceServices
 from support.cluster import Object, apply, get, patch
 from support.key_world import public
-from support.operators import idle_service, operator
+from support.operators import idle_service
+from support.tenants import operator
 
-SECRET = "flyball-signing-key"
+#: As the chart calls it, which grants rights on this one alone.
+SECRET = "flyball-operator-signing-key"
 
 
 def keys(place: str) -> dict[str, str]:
@@ -31,7 +33,7 @@ def published(place: str) -> str:
 def test_the_key_is_made_published_and_rotated(place: str, tmp_path: Path) -> None:
     secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "type": "Opaque", "data": {}}
     apply(secret, namespace=place, server_side=True)
-    with operator(place, tmp_path, signing_key_secret=SECRET) as process:
+    with operator(place, tmp_path, values={"signingKey": {}}, signing_key_secret=SECRET) as process:
         InferenceServices(place).create(idle_service())
         first = eventually(lambda: keys(place).get(CURRENT), expecting="a key in the Secret")
         eventually(lambda: published(place) == public(first), expecting="its public half in the namespace")

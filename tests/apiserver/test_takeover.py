@@ -21,8 +21,10 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.app.main import ExitCode
+from support.audit import Audit
 from support.cluster import apply, get, kubectl, namespace, patch, throughout
-from support.operators import Audit, OperatorProcess, WallClock, idle_service, proxy
+from support.operators import OperatorProcess, WallClock, idle_service, proxy
+from support.tenants import granted
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 
@@ -65,18 +67,19 @@ def busy(place: str) -> Iterator[None]:
 @contextmanager
 def pair(place: str, folder: Path, **first: Any) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
     """Two operators, the first of them leading."""
-    leader = OperatorProcess(place, folder, name="first", **first)
-    follower: OperatorProcess | None = None
-    try:
-        leader.expect_ready()
-        eventually(lambda: holder(place) == leader.name, expecting="the first to lead")
-        follower = OperatorProcess(place, folder, name="second")
-        follower.expect_ready()
-        yield leader, follower
-    finally:
-        leader.stop()
-        if follower is not None:
-            follower.stop()
+    with granted(place, (place,)) as release:
+        leader = release.process(folder, name="first", **first)
+        follower: OperatorProcess | None = None
+        try:
+            leader.expect_ready()
+            eventually(lambda: holder(place) == leader.name, expecting="the first to lead")
+            follower = release.process(folder, name="second")
+            follower.expect_ready()
+            yield leader, follower
+        finally:
+            leader.stop()
+            if follower is not None:
+                follower.stop()
 
 
 def writers(audit: Audit, place: str) -> list[str]:
@@ -156,8 +159,8 @@ def test_a_leader_whose_way_to_the_server_hangs_is_a_standby_then_and_writes_not
 
 
 def test_a_leader_that_is_asked_to_end_does_though_its_way_to_the_server_hangs(place: str, tmp_path: Path) -> None:
-    with proxy(tmp_path) as (kubeconfig, way):
-        leader = OperatorProcess(place, tmp_path, kubeconfig=kubeconfig)
+    with proxy(tmp_path) as (kubeconfig, way), granted(place, (place,)) as release:
+        leader = release.process(tmp_path, kubeconfig=kubeconfig)
         try:
             leader.expect_ready()
             eventually(lambda: holder(place) == leader.name, expecting="it to lead")

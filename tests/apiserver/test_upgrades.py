@@ -15,17 +15,8 @@ from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition
 from support.cluster import apply, get, kubectl, patch
 from support.kubelet import play_kubelet
-from support.operators import (
-    IMAGE,
-    RESOURCE,
-    OperatorProcess,
-    expect_condition,
-    idle_service,
-    made,
-    one,
-    operator,
-    serve,
-)
+from support.operators import IMAGE, RESOURCE, expect_condition, idle_service, made, one, serve
+from support.tenants import granted, operator
 
 NEWER = "flyball.test/plugin:2"
 
@@ -81,12 +72,13 @@ def set_later_field(place: str) -> bool:
 
 def test_an_earlier_crd_is_told_by_what_it_lacks(place: str, tmp_path: Path, changed_crd: Any) -> None:
     changed_crd(lambda spec: spec["podTemplate"]["properties"].pop("runtimeClassName"))
-    process = OperatorProcess(place, tmp_path)
-    try:
-        lacks = "does not have, or has otherwise: spec.podTemplate.runtimeClassName; upgrade the CRD"
-        eventually(lambda: lacks in process.readyz()[1], expecting="what the CRD lacks, in readiness")
-    finally:
-        process.stop()
+    lacks = "does not have, or has otherwise: spec.podTemplate.runtimeClassName; upgrade the CRD"
+    with granted(place, (place,)) as release:
+        process = release.process(tmp_path)
+        try:
+            eventually(lambda: lacks in process.readyz()[1], expecting="what the CRD lacks, in readiness")
+        finally:
+            process.stop()
 
 
 def test_services_adopt_a_new_operators_template_one_after_the_other(place: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Operators as processes of their own against the real API server, and what the API server saw of them."""
+"""Operators as processes of their own against the real API server, and what tests ask of their services."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,18 +167,6 @@ class OperatorProcess:
         return [line["message"] for line in lines if line["level"] in ("ERROR", "CRITICAL") or "exception" in line]
 
 
-@contextmanager
-def operator(namespace: str, folder: Path, **options: Any) -> Iterator[OperatorProcess]:
-    """A ready operator; at the end it must have logged no error."""
-    process = OperatorProcess(namespace, folder, **options)
-    try:
-        process.expect_ready()
-        yield process
-    finally:
-        process.stop()
-    assert not process.trouble()
-
-
 def idle_service(name: str = "chat", **changes: Any) -> Object:
     """A service whose pods run nowhere: tests play its kubelet."""
     changes.setdefault("spec__podTemplate__nodeSelector", NOWHERE)
@@ -276,63 +263,6 @@ def expect_no_node(place: str) -> None:
         return annotation(get("deployment", "chat", namespace=place) or {"metadata": {}}, names.ANNOTATION_SHORTAGE)
 
     eventually(noted, expecting="a note that the pods are unschedulable")
-
-
-@dataclass(frozen=True)
-class Write:
-    """A write that the API server took."""
-
-    writer: str
-    verb: str
-    resource: str
-    name: str
-    code: int
-    at: str
-    dry_run: bool
-
-
-class Audit:
-    """The API server's audit log, from now on."""
-
-    def __init__(self) -> None:
-        self._path = Path(os.environ["FLYBALL_AUDIT_LOG"])
-        self._from = self._path.stat().st_size
-
-    def writes(self, namespace: str) -> list[Write]:
-        """Writes of operators in this namespace but to Leases and Events, in the order the API server received them."""
-        return [write for write in self._requests(namespace) if not write.dry_run]
-
-    def dry_runs(self, namespace: str) -> list[Write]:
-        """Dry runs of such writes."""
-        return [write for write in self._requests(namespace) if write.dry_run]
-
-    def _requests(self, namespace: str) -> list[Write]:
-        with self._path.open("rb") as log:
-            log.seek(self._from)
-            entries = [json.loads(line) for line in log.read().split(b"\n")[:-1]]
-        found = []
-        for entry in entries:
-            where = entry.get("objectRef") or {}
-            agent = entry.get("userAgent", "")
-            ours = agent.startswith("flyball/") and where.get("namespace") == namespace
-            if (
-                ours
-                and entry["verb"] in ("create", "update", "patch", "delete")
-                and entry["stage"] == "ResponseComplete"
-            ):
-                found.append(
-                    Write(
-                        writer=agent,
-                        verb=entry["verb"],
-                        resource=where["resource"],
-                        name=where.get("name", ""),
-                        code=entry["responseStatus"]["code"],
-                        at=entry["requestReceivedTimestamp"],
-                        dry_run="dryRun=All" in entry["requestURI"],
-                    )
-                )
-        found.sort(key=lambda write: write.at)
-        return [write for write in found if write.resource not in ("leases", "events", "selfsubjectaccessreviews")]
 
 
 def kubeconfig_through(port: int, folder: Path) -> str:

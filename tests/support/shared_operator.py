@@ -13,21 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from flyball_lab.harness.waiting import eventually
-from support.cluster import kubectl, namespace
+from support.cluster import kubectl
 from support.operators import OperatorProcess
+from support.tenants import Tenants, tenants
 
 
 @dataclass(frozen=True)
 class SharedOperator:
-    """The process, and the label of namespaces that it looks after."""
+    """The process, the label of namespaces that it looks after, and its release, which is granted nothing in others."""
 
     process: OperatorProcess
     label: str
+    release: Tenants
 
     @contextmanager
     def at(self, place: str) -> Iterator[OperatorProcess]:
         """It looks after this namespace; at the end it must have logged no error meanwhile."""
         known = len(self.process.trouble())
+        self.release.bind(place)
         kubectl("label", "namespace", place, f"{self.label}=yes")
         eventually(lambda: self.process.watches(place), expecting=f"{place} watched by {self.process.name}")
         try:
@@ -42,11 +45,8 @@ class SharedOperator:
 def shared_operator(folder: Path, **settings: Any) -> Iterator[SharedOperator]:
     """A ready operator that looks after no namespace yet; at the end it must have logged no error."""
     label = f"flyball.test/shared-{uuid.uuid4().hex[:6]}"
-    with namespace("flyball-shared") as own:
-        process = OperatorProcess(own, folder, watch_namespace_selector=label, **settings)
-        try:
-            process.expect_ready()
-            yield SharedOperator(process, label)
-        finally:
-            process.stop()
-        assert not process.trouble()
+    with (
+        tenants(0, labels={label: "yes"}) as release,
+        release.operator(folder, watch_namespace_selector=label, **settings) as process,
+    ):
+        yield SharedOperator(process, label, release)

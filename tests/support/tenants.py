@@ -1,22 +1,29 @@
-"""Namespaces of several tenants that one operator watches, with the rights that the chart grants and no others."""
+"""Operators with the rights that the chart grants and no others, and the namespaces of tenants that they watch.
+
+At the end, the API server has refused such an account nothing for want of rights, but for what a test that takes
+rights away has named (`Tenants.may_be_refused`).
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from flyball_lab.harness.waiting import eventually
+from support.audit import Audit
 from support.cluster import get, kubectl, namespace
 from support.helm import Object, render
-from support.operators import operator
+from support.operators import OperatorProcess
 
+#: What an operator calls its Lease of itself, which is granted by name; the chart's account is then called so, too.
+NAME = "flyball-operator"
 #: Rules of ClusterRoles that are not about services.
 _FEW = 3
 _RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
@@ -29,12 +36,41 @@ class Tenants:
     own: str
     names: tuple[str, ...]
     rendered: list[Object]
+    _refusals: set[tuple[str, str]] = field(default_factory=set)
 
-    def kubeconfig(self, base: str, folder: Path) -> str:
-        """A kubeconfig like another, with the token of the chart's account."""
-        account = next(one["metadata"]["name"] for one in self.rendered if one["kind"] == "ServiceAccount")
+    def may_be_refused(self, where: str, *requests: str) -> None:
+        """Rights in this namespace are taken away, or were not granted: these, such as `list pods`, may be refused."""
+        self._refusals |= {(where, request) for request in requests}
+
+    def expect_granted(self, audit: Audit) -> None:
+        """Nothing else was refused to the chart's account for want of rights."""
+        found = audit.not_granted(f"system:serviceaccount:{self.own}:{NAME}")
+        lacking = [f"{one.request}: {one.uri}" for one in found if (one.namespace, one.request) not in self._refusals]
+        assert not lacking, f"the chart's account lacks rights: {lacking[:5]}"
+
+    def process(self, folder: Path, *, kubeconfig: str = "", **settings: Any) -> OperatorProcess:
+        """An operator with the rights of the chart's account. `kubeconfig`: another way to the API server."""
+        if "watch_namespace_selector" not in settings:
+            settings["namespaces"] = ",".join(self.names)
+        account = self._kubeconfig(kubeconfig or os.environ["KUBECONFIG"], folder)
+        return OperatorProcess(self.own, folder, kubeconfig=account, **settings)
+
+    @contextmanager
+    def operator(self, folder: Path, **settings: Any) -> Iterator[OperatorProcess]:
+        """Such an operator that is ready; at the end it must have logged no error."""
+        process = self.process(folder, **settings)
+        try:
+            process.expect_ready()
+            yield process
+        finally:
+            process.stop()
+        assert not process.trouble()
+
+    def _kubeconfig(self, base: str, folder: Path) -> str:
+        """A kubeconfig like another, with a token of the chart's account that outlasts every run."""
         config = yaml.safe_load(Path(base).read_text())
-        config["users"][0]["user"] = {"token": kubectl("create", "token", account, "-n", self.own).strip()}
+        token = kubectl("create", "token", NAME, "-n", self.own, "--duration=6h").strip()
+        config["users"][0]["user"] = {"token": token}
         path = folder / f"kubeconfig-{self.own}-{Path(base).name}"
         path.write_text(json.dumps(config))
         return str(path)
@@ -65,10 +101,9 @@ class Tenants:
     def bind(self, where: str) -> None:
         """Make the RoleBinding that docs/operations.md shows for a selected namespace."""
         (role,) = (one for one in self.rendered if one["kind"] == "ClusterRole" and len(one["rules"]) > _FEW)
-        account = next(one["metadata"]["name"] for one in self.rendered if one["kind"] == "ServiceAccount")
         kubectl(
             "create", "rolebinding", "flyball", "-n", where, f"--clusterrole={role['metadata']['name']}",
-            f"--serviceaccount={self.own}:{account}",
+            f"--serviceaccount={self.own}:{NAME}",
         )  # fmt: skip
 
     def _in(self, where: str) -> list[Object]:
@@ -84,42 +119,56 @@ def _made(name: str) -> bool:
 
 
 @contextmanager
-def tenants(
-    number: int, *, beside: Sequence[str] = (), labels: Mapping[str, str] | None = None, adapters: bool = False
+def granted(
+    own: str, names: Sequence[str], *, labels: Mapping[str, str] | None = None, values: Object | None = None
 ) -> Iterator[Tenants]:
-    """So many namespaces of tenants beside the operator's own, and those that are there already.
+    """The chart's account and rights for a release in a namespace that watches these; at the end they have sufficed.
 
-    `labels`: namespaces are selected by these, and rights are granted in none. `adapters`: the rights for
-    spec.adapters, too.
+    `labels`: namespaces are selected by these, and rights are granted in none. `values`: of the chart, in place of the
+    usual ones, by which the operator does not make its key.
     """
-    release = f"flyball-{uuid.uuid4().hex[:6]}"
-    with ExitStack() as stack:
-        own = stack.enter_context(namespace("flyball-own"))
-        new = tuple(stack.enter_context(namespace(f"flyball-tenant-{letter}")) for letter in "abcdef"[:number])
-        names = (*beside, *new)
-        watch: Object = {"namespaces": list(names)}
-        if labels is not None:
-            watch = {"scope": "Selector", "namespaceSelector": {"matchLabels": dict(labels)}}
-        values: Object = {"watch": watch, "rbac": {"aggregate": False}, "adapters": {"enabled": adapters}}
-        # The Lease is granted by name, and this is what an operator calls it of itself.
-        values["fullnameOverride"] = "flyball-operator"
-        rendered = [one for one in render(values, release=release, namespace=own) if one["kind"] in _RBAC]
-        made = Tenants(own, names, rendered)
-        listed = {"apiVersion": "v1", "kind": "List", "items": rendered}
-        kubectl("apply", "-f", "-", stdin=json.dumps(listed))
-        try:
-            yield made
-        finally:
-            for one in rendered:
-                if one["kind"].startswith("Cluster"):
-                    kubectl("delete", one["kind"], one["metadata"]["name"], "--ignore-not-found", "--wait=false")
+    watch: Object = {"namespaces": list(names)}
+    if labels is not None:
+        watch = {"scope": "Selector", "namespaceSelector": {"matchLabels": dict(labels)}}
+    usual: Object = {
+        "watch": watch,
+        "rbac": {"aggregate": False},
+        "fullnameOverride": NAME,
+        "signingKey": {"existingSecret": "mounted"},
+    }
+    rendered = [one for one in render(usual | (values or {}), namespace=own) if one["kind"] in _RBAC]
+    made, audit = Tenants(own, tuple(names), rendered), Audit()
+    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": rendered}))
+    try:
+        yield made
+    finally:
+        for one in rendered:
+            if one["kind"].startswith("Cluster"):
+                kubectl("delete", one["kind"], one["metadata"]["name"], "--ignore-not-found", "--wait=false")
+    made.expect_granted(audit)
 
 
 @contextmanager
-def tenant_namespace(folder: Path, *, adapters: bool = False, **settings: str) -> Iterator[str]:
-    """The namespace of a tenant that an operator with the rights of the chart's account looks after."""
-    with tenants(1, adapters=adapters) as made:
+def tenants(number: int, *, beside: Sequence[str] = (), **grants: Any) -> Iterator[Tenants]:
+    """So many namespaces of tenants beside the operator's own and those that are there; `grants` as in `granted`."""
+    with ExitStack() as stack:
+        own = stack.enter_context(namespace("flyball-own"))
+        new = [stack.enter_context(namespace(f"flyball-tenant-{letter}")) for letter in "abcdef"[:number]]
+        yield stack.enter_context(granted(own, (*beside, *new), **grants))
+
+
+@contextmanager
+def operator(
+    place: str, folder: Path, *, beside: Sequence[str] = (), values: Object | None = None, **settings: Any
+) -> Iterator[OperatorProcess]:
+    """A ready operator in the namespace that it looks after, with the chart's rights there and `beside` it."""
+    with granted(place, (place, *beside), values=values) as made, made.operator(folder, **settings) as process:
+        yield process
+
+
+@contextmanager
+def tenant_namespace(folder: Path, *, values: Object | None = None, **settings: Any) -> Iterator[str]:
+    """The namespace of a tenant that an operator elsewhere looks after."""
+    with tenants(1, values=values) as made, made.operator(folder, **settings):
         (name,) = made.names
-        account = made.kubeconfig(os.environ["KUBECONFIG"], folder)
-        with operator(made.own, folder, kubeconfig=account, namespaces=name, **settings):
-            yield name
+        yield name
