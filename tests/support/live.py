@@ -22,6 +22,7 @@ from flyball_lab.harness.streams import StreamLoad
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
+from support.audit import Audit
 from support.cluster import Object, apply, condition, delete, get, items, kubectl
 
 #: Full resource name: KServe's kind has the same one.
@@ -39,11 +40,6 @@ SHEDDING = "shedding"
 SHEDDING_DEADLINE = 6.0
 #: Two engines are up in a minute or so on an idle machine; this is for a busy one.
 ENGINE_START_SECONDS = 600.0
-
-
-def audit_log() -> Path:
-    """Where the API server writes who asked what."""
-    return Path(os.environ["FLYBALL_AUDIT_LOG"])
 
 
 def images(*names: str, root: Path = ROOT) -> dict[str, str]:
@@ -70,7 +66,7 @@ class Flyball:
     refs: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
     root: Path = ROOT
-    audited_from: int = field(default_factory=lambda: audit_log().stat().st_size)
+    audit: Audit = field(default_factory=Audit)
 
     def install(self, **changes: Any) -> None:
         """`helm upgrade --install` with these values on top of the run's, and wait for the operator."""
@@ -106,7 +102,7 @@ class Flyball:
         account = f"system:serviceaccount:{self.namespace}:"
         return [
             f"{line['verb']} {line['requestURI']}"
-            for line in self._audited()
+            for line in self.audit.entries(account)
             if line["user"]["username"].startswith(account) and _is_refused(line.get("responseStatus", {}))
         ]
 
@@ -114,7 +110,7 @@ class Flyball:
         """(pod, resource) of every write but Leases and Events, in the order the API server took them."""
         account = f"system:serviceaccount:{self.namespace}:"
         found = []
-        for entry in self._audited():
+        for entry in self.audit.entries(account):
             resource = (entry.get("objectRef") or {}).get("resource", "")
             verb = entry["verb"] in ("create", "update", "patch", "delete")
             if entry["user"]["username"].startswith(account) and verb and resource not in ("leases", "events", ""):
@@ -122,13 +118,6 @@ class Flyball:
                 if not resource.startswith("selfsubject"):
                     found.append((pods[0], resource))
         return found
-
-    def _audited(self) -> Iterator[Object]:
-        """What the API server wrote of requests since the run began."""
-        with audit_log().open("rb") as log:
-            log.seek(self.audited_from)
-            lines = log.read().split(b"\n")[:-1]  # the last one may be half written
-        return map(json.loads, lines)
 
     def logs(self) -> str:
         """Everything the operator's running pods logged."""
