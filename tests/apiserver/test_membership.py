@@ -20,7 +20,7 @@ from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, get, items, kubectl, namespace, throughout
 from support.kubelet import make_ready, play_endpoints
 from support.operators import expect_condition, idle_service
-from support.tenants import operator
+from support.tenants import granted, operator
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 #: Conditions that change by themselves: no Prometheus has samples, which the operator says only after some time.
@@ -133,6 +133,11 @@ def test_a_status_with_an_epoch_that_no_lease_can_count_to_keeps_nobody_from_lea
         forged = json.dumps({"status": {"epoch": 2**53}})
         kubectl("patch", RESOURCE, "forged", "-n", place, "--subresource=status", "--type=merge", "-p", forged)
         apply(idle_service(), namespace=place)
-        with operator(place, tmp_path) as process:
-            expect_condition(place, "Accepted", "True", "Accepted")
-            assert "its status names epoch 9007199254740992" in process.log.read_text()
+        with granted(place, (place,)) as release:
+            process = release.process(tmp_path)
+            try:
+                process.expect_ready()
+                expect_condition(place, "Accepted", "True", "Accepted")
+                assert "its status names epoch 9007199254740992" in process.log.read_text()
+            finally:
+                process.stop()
