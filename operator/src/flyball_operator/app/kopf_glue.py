@@ -45,8 +45,8 @@ END_SECONDS: Final = 4.0
 SPARE_SECONDS: Final = 120.0
 #: Objects of a page of kopf's first list.
 CHUNK: Final = 100
-#: Seconds that kopf keeps the task of an object after an event, and with it that event whole: of the first list, all pods
-#: that were handled in that time. With kopf's own 5 s an operator of 150 services had 188 MiB instead of 153.
+#: Seconds that kopf keeps the task of an object after an event, and with it that event whole: of the first list, all
+#: pods that were handled in that time. With kopf's own 5 s an operator of 150 services had 188 MiB instead of 153.
 IDLE_SECONDS: Final = 0.2
 
 log = logging.getLogger(__name__)

@@ -31,8 +31,8 @@ from flyball_operator.kube.resources import Resource
 
 READ_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 5.0
-#: Objects of a page. A pod takes some 50 KB in memory until `part` has taken what is kept of it. With 500 an operator of
-#: 150 services had 172 MiB, with 100 153: what is freed stays with the process.
+#: Objects of a page. A pod takes some 50 KB in memory until `part` has taken what is kept of it. With 500 an operator
+#: of 150 services had 172 MiB, with 100 it has 153: what is freed stays with the process.
 _PAGE: Final = 100
 
 _JSON: Final = "application/json"
