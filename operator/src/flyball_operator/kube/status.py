@@ -60,9 +60,10 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class _Rendered:
-    """The digest of what is `given`."""
+    """The digest of what is `given`, on the status of this version of the service."""
 
     given: tuple[object, ...]
+    version: str
     whole: str
 
 
@@ -113,7 +114,6 @@ class TunerStatus:
         if urgent == before.urgent and now - before.at < QUIET_SECONDS:
             return
         given = (
-            service.status,
             tuning,
             tuple(objectives),
             objectives_met,
@@ -126,7 +126,7 @@ class TunerStatus:
         # Most ticks say what the one before said, and to find that out by digests takes longest.
         if rendered is None or not self._is_same(rendered, service, given):
             part = render()
-            rendered = self._rendered[uid] = _Rendered(given, digest(part))
+            rendered = self._rendered[uid] = _Rendered(given, service.metadata.resource_version, digest(part))
         if rendered.whole == before.whole:
             return
         try:
@@ -142,10 +142,11 @@ class TunerStatus:
         self._written[uid] = _Written(whole, urgent, now, version)
 
     def _is_same(self, rendered: _Rendered, service: InferenceService, given: tuple[object, ...]) -> bool:
-        """Whether the same was rendered, on the same status, be it the one that was made by it."""
+        """Whether the same was rendered, on the same version of the service, be it the one that was made by it."""
+        version = service.metadata.resource_version
         written = self._written.get(service.metadata.uid)
-        ours = written is not None and written.version == service.metadata.resource_version != ""
-        return (ours or rendered.given[0] is given[0]) and rendered.given[1:] == given[1:]
+        known = {rendered.version} if written is None else {rendered.version, written.version}
+        return version != "" and version in known and rendered.given == given
 
     def _found(self, service: InferenceService, conditions: Sequence[Condition]) -> _Written:
         """What an earlier process left there: equal to it, nothing needs writing."""

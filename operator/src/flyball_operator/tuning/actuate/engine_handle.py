@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from flyball_engine.contract import (
     AnyKnob,
+    Ceilings,
     Clamp,
     ClampReason,
     Generation,
+    Limits,
+    OrderCounts,
     ReadBack,
     Refusal,
     Setpoint,
@@ -24,6 +28,10 @@ from flyball_operator.tuning.reasons import Reason
 
 #: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.
 LEAST_WAIT: Final = 1.0
+#: Parts of a core's answer that are equal in many pods, and how many different ones are remembered: some a service.
+_ALIKE: Final = ("applied", "effective", "start", "ceilings", "order")
+_ONE_OF: Final = 10_000
+_Part = Generation | Limits | Ceilings | OrderCounts
 
 
 @dataclass
@@ -72,10 +80,7 @@ class EngineHandle:
         trips = {core.engine: core.watchdog_trips for core in read_back.cores}
         tripped = any(count > self.trips.get(core, count) for core, count in trips.items())
         self.trips |= trips
-        self.read_back, self.holds = read_back.without_steps(), common(read_back)
-        if given is not None and read_back.accepted == given:
-            self.read_back = self.read_back.model_copy(update={"accepted": given})
-        _forget_given(self.read_back)
+        self.read_back, self.holds = _kept(read_back, given), common(read_back)
         self.problem, self.verified_at = None, now
         return tripped
 
@@ -135,14 +140,28 @@ def waits(read_back: ReadBack) -> bool:
     return any(core.waiting > 0 for core in read_back.cores)
 
 
-def _forget_given(read_back: ReadBack) -> None:
-    """There is a read-back of each pod of all services, of some eight models."""
-    forget_given(read_back)
-    for core in read_back.cores:
-        forget_given(core)
-        for part in (core.applied, core.effective, core.start, core.ceilings, core.order):
-            if part is not None:
-                forget_given(part)
+def _kept(read_back: ReadBack, given: Setpoint | None) -> ReadBack:
+    """An answer without its steps: there is one of each pod of all services, of some eight models.
+
+    What is equal in answers of several pods is one object, which is a third of what they take.
+    """
+    cores = tuple(
+        core.model_copy(update={"steps": ()} | {field: _one(getattr(core, field)) for field in _ALIKE})
+        for core in read_back.cores
+    )
+    accepted = given if given is not None and read_back.accepted == given else read_back.accepted
+    kept = read_back.model_copy(update={"cores": cores, "accepted": accepted})
+    for model in (kept, *cores):
+        forget_given(model)
+    return kept
+
+
+@lru_cache(maxsize=_ONE_OF)
+def _one(part: _Part | None) -> _Part | None:
+    """The first of all parts that are equal."""
+    if part is not None:
+        forget_given(part)
+    return part
 
 
 def _holds_back(read_back: ReadBack) -> bool:
