@@ -38,8 +38,6 @@ class SharedOperator:
         finally:
             kubectl("label", "namespace", place, f"{self.label}-")
             eventually(lambda: self.process.leaves(place), expecting=f"{place} left alone by {self.process.name}")
-            # Its Lease is asked for once more up to two minutes later, when the namespace and its RoleBinding are gone.
-            self.release.may_be_refused(place, "get leases")
         assert not self.process.trouble()[known:]
 
 

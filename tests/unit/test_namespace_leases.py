@@ -310,5 +310,17 @@ async def test_a_namespace_without_services_is_renewed_no_more() -> None:
     await asyncio.gather(first.die(), second.die())
 
 
+@in_virtual_time
+async def test_of_a_namespace_that_is_left_nothing_is_asked_or_said(caplog: pytest.LogCaptureFixture) -> None:
+    release = Release("one/flyball", LeaseServer())
+    await asyncio.sleep(85)
+    await release.leases.hold(TEAM)
+    release.used = set()
+    release.client.error, release.client.reads_too = ForbiddenError("its RoleBinding is gone"), True
+    await asyncio.sleep(300)
+    assert not caplog.records
+    await release.die()
+
+
 def test_a_look_that_is_under_way_ends_before_another_release_begins() -> None:
     assert HELD_SECONDS + RECONCILE_SECONDS <= LEASE_SECONDS

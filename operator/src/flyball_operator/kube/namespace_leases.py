@@ -132,15 +132,15 @@ class NamespaceLeases:
     async def run(self) -> NoReturn:
         """Renew, and look at those of others, for ever. Raises what `enter` raises but for `ClusterError`."""
         while True:
-            now = self._clock()
-            self._drop(now)
-            due = [item for item in self._known.items() if item[1].due <= now]
+            now, used = self._clock(), self._used()
+            self._drop(now, used)
+            # Where a namespace is left, its rights may be gone before what is known of its Lease.
+            due = [item for item in self._known.items() if item[1].due <= now and item[0] in used]
             await asyncio.gather(*(self._look(namespace, known) for namespace, known in due))
             await asyncio.sleep(ROUND_SECONDS)
 
-    def _drop(self, now: float) -> None:
+    def _drop(self, now: float, used: Collection[str]) -> None:
         """Forget those of namespaces without services. Without a Lease at once: its right may be granted meanwhile."""
-        used = self._used()
         for namespace, known in list(self._known.items()):
             kept = 0.0 if known.held_until == _ALWAYS else RENEW_SECONDS
             if namespace not in used and now - known.asked > kept and not known.lock.locked():
