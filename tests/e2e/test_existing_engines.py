@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,9 @@ from support.existing_engine import NAME, START, Existing
 from support.live import ENGINE_START_SECONDS, RESOURCE, Flyball, in_time
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
+
+#: What the owner of the engines has.
+OWNED = ("deployments", "replicasets", "pods")
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def _start(service: Existing) -> tuple[str, Any]:
 
 
 def test_a_plain_deployment_is_tuned_by_a_label_and_given_back_without_a_restart(
-    existing: Existing, note_figure: Callable[[str], None]
+    existing: Existing, flyball: Flyball, note_figure: Callable[[str], None]
 ) -> None:
     existing.expect_governed(within=ENGINE_START_SECONDS)
     not_restarted = same_start(existing)
@@ -66,8 +70,10 @@ def test_a_plain_deployment_is_tuned_by_a_label_and_given_back_without_a_restart
     assert pod in existing.expect_condition("Ready", "False", reason="PluginMissing")["message"]
     labels = (f"{names.LABEL_SERVICE}={existing.name}", f"{names.LABEL_SERVICE_UID}={uid}")
     kubectl("label", "pod", pod, *labels, "-n", existing.namespace)
-    existing.expect_governed()
+    labelled = time.monotonic()
     eventually(lambda: existing.limits() != START, expecting="the pod is tuned again", within=120)
+    note_figure(f"a pod of others runs under limits of the law {time.monotonic() - labelled:.0f} s after its label")
+    existing.expect_governed()
 
     delete(RESOURCE, existing.name, namespace=existing.namespace)
     existing.expect_start_values()
@@ -75,3 +81,6 @@ def test_a_plain_deployment_is_tuned_by_a_label_and_given_back_without_a_restart
     theirs = get("deployment", NAME, namespace=existing.namespace, managed=True)
     assert theirs is not None
     assert not [entry for entry in theirs["metadata"]["managedFields"] if "flyball" in entry["manager"]]
+    written = flyball.audit.writes(existing.namespace)
+    assert any(write.resource == "inferenceservices" for write in written)
+    assert not [write for write in written if write.name.startswith(NAME) and write.resource in OWNED]

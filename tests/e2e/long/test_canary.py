@@ -12,12 +12,13 @@ from support.live import ENGINE_START_SECONDS, MODEL, RESOURCE, Flyball, Service
 
 pytestmark = pytest.mark.cluster
 
-#: As many requests at once as make most of them wait in a pod that runs one at a time. They are short, so that it
-#: finishes enough of them in the minute to be judged by. On two slow cores the other pod was late, too.
-CONCURRENCY, ANSWER = 24, 8
+#: So few requests at once that a pod with places for them is never late, though both pods share two slow cores; and
+#: answers so long that in the pod with one place most requests wait for longer than the objective.
+CONCURRENCY, ANSWER = 6, 64
 WORSE, BETTER = {"maxNumSeqs": 1}, {"maxNumSeqs": 96}
-#: The shortest that may be asked for, and time for the requests that wait in the worse pod when it ends.
-ROLLOUT = {"canary": {"duration": "1m"}, "drainTimeout": "3m"}
+#: Time in which a pod with one place finishes the 50 requests that it is judged by, and time for those that wait in it
+#: when it ends.
+ROLLOUT = {"canary": {"duration": "3m"}, "drainTimeout": "3m"}
 SECONDS = 2 * ENGINE_START_SECONDS
 
 
