@@ -70,7 +70,7 @@ def place(crd: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def shared(crd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedOperator]:
     """One operator for all tests of a process that need one with ordinary settings."""
-    with shared_operator(tmp_path_factory.mktemp("shared")) as one:
+    with shared_operator(tmp_path_factory.mktemp("shared"), values={"adapters": {"enabled": True}}) as one:
         yield one
 
 

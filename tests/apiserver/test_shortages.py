@@ -145,7 +145,7 @@ def test_a_full_node_is_waited_for_and_what_fails_after_it_has_its_start_up_time
     assert IN_PLACE in message
     expect_still_waiting(place, "Unschedulable")
     set_devices(device_node, 2)
-    expect_condition(place, "Progressing", "True", "RollingOut")
+    expect_placed(place, device_node, NEXT)
     assert image_of(place) == NEXT
     play_trouble(place, image=NEXT, serving=IMAGE, state=CRASHED)
     eventually(lambda: "EngineFailed" in condition(place, "Ready")[2], expecting="the new cause")

@@ -112,4 +112,5 @@ def upper_bound(histogram: Metric, share: float) -> str:
         if sample.name.endswith("_bucket"):
             bound = float(sample.labels["le"])
             counts[bound] = counts.get(bound, 0.0) + sample.value
+    assert max(counts.values()) > 0, f"{histogram.name}: nothing was observed"
     return f"{min(bound for bound, count in counts.items() if count >= share * max(counts.values())):g} s"

@@ -42,10 +42,12 @@ class Audit:
 
     def entries(self, containing: str = "") -> Iterator[Object]:
         """What it says of each request. `containing`: of those alone whose line has this text in it."""
+        assert self._path.stat().st_size >= self._from, "the API server began another audit log meanwhile"
         with self._path.open("rb") as log:
             log.seek(self._from)
-            lines = log.read().split(b"\n")[:-1]  # the last one may be half written
-        return (json.loads(line) for line in lines if containing.encode() in line)
+            for line in log:
+                if line.endswith(b"\n") and containing.encode() in line:  # the last one may be half written
+                    yield json.loads(line)
 
     def writes(self, namespace: str) -> list[Write]:
         """Writes of operators in this namespace but to Leases and Events, in the order the API server received them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
@@ -65,7 +66,7 @@ def reporting(node: str) -> Iterator[None]:
     def report() -> None:
         while not over.is_set():
             ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp(datetime.now(UTC))}
-            with suppress(KubectlError):  # the next one says the same
+            with suppress(KubectlError, subprocess.TimeoutExpired):  # the next one says the same
                 _set_status(node, {"conditions": [ready]})
             over.wait(_REPORT_SECONDS)
 

@@ -38,7 +38,17 @@ LONGEST = (
     *(f"tests/engine/test_{name}.py" for name in ("own_tests", "arguments", "download", "secured")),
     *(
         f"tests/apiserver/test_{name}.py"
-        for name in ("signing_key", "shortages", "two_releases", "last_device", "takeover", "shards", "missing_objects")
+        for name in (
+            "signing_key",
+            "shortages",
+            "two_releases",
+            "last_device",
+            "takeover",
+            "shards",
+            "missing_objects",
+            "gateways",
+            "random_walks",
+        )
     ),
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flyball_lab.harness.waiting import eventually
-from support.cluster import kubectl
+from support.cluster import Object, kubectl
 from support.operators import OperatorProcess
 from support.tenants import Tenants, tenants
 
@@ -42,11 +42,14 @@ class SharedOperator:
 
 
 @contextmanager
-def shared_operator(folder: Path, **settings: Any) -> Iterator[SharedOperator]:
-    """A ready operator that looks after no namespace yet; at the end it must have logged no error."""
+def shared_operator(folder: Path, *, values: Object | None = None, **settings: Any) -> Iterator[SharedOperator]:
+    """A ready operator that looks after no namespace yet; at the end it must have logged no error.
+
+    `values`: of the chart, for its rights.
+    """
     label = f"flyball.test/shared-{uuid.uuid4().hex[:6]}"
     with (
-        tenants(0, labels={label: "yes"}) as release,
+        tenants(0, labels={label: "yes"}, values=values) as release,
         release.operator(folder, watch_namespace_selector=label, **settings) as process,
     ):
         yield SharedOperator(process, label, release)

@@ -108,10 +108,16 @@ def test_only_the_pod_that_has_waited_longest_is_asked_about_and_none_too_early(
     assert event_causes.look_again([early, late], NOW) == event_causes.AGAIN_SECONDS
 
 
-def test_a_pod_of_an_earlier_template_that_waits_too_keeps_no_pod_from_being_asked_about() -> None:
-    earlier, next_one = creating("chat-0", age=3600), creating("chat-1", age=30)
-    earlier["metadata"]["annotations"] = {names.ANNOTATION_SPEC_HASH: "earlier"}
-    assert next_one in event_causes.pods_to_ask_about([earlier, next_one], NOW)
+def made_by(owner: str, pod: Object) -> Object:
+    """The pod, made by this ReplicaSet or Job."""
+    return {**pod, "metadata": {**pod["metadata"], "ownerReferences": [{"uid": owner, "controller": True}]}}
+
+
+def test_a_pod_of_an_earlier_template_or_job_that_waits_too_keeps_no_pod_from_being_asked_about() -> None:
+    earlier, later = made_by("one", creating("chat-0", age=3600)), made_by("two", creating("chat-1", age=30))
+    assert later in event_causes.pods_to_ask_about([earlier, later], NOW)
+    young = made_by("two", creating("chat-2", age=5))
+    assert event_causes.look_again([earlier, later, young], NOW) == event_causes.AGAIN_SECONDS, "of the oldest alone"
 
 
 def pending() -> Object:

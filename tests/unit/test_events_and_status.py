@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -42,9 +43,9 @@ class Recorder:
         return body
 
 
-def service(**status: Any) -> InferenceService:
+def service(*, version: str = "5", **status: Any) -> InferenceService:
     found = good(metadata__namespace="ns")
-    found["metadata"] |= {"uid": "s1", "resourceVersion": "5", "generation": 3}
+    found["metadata"] |= {"uid": "s1", "resourceVersion": version, "generation": 3}
     return parse_service(found | {"status": status})
 
 
@@ -141,6 +142,19 @@ def test_a_new_process_finds_its_part_written_and_writes_nothing() -> None:
     (sent,) = api.sent
     write(writer(api), found=service(**sent["status"]))
     assert len(api.sent) == 1
+
+
+def test_a_status_of_a_newer_version_is_written_once_by_its_own_dates() -> None:
+    api = Recorder()
+    status = writer(api)
+    write(status, met="1/2")
+    (sent,) = api.sent
+    later = copy.deepcopy(sent["status"])
+    later["conditions"][0]["lastTransitionTime"] = "2026-01-01T01:00:00Z"
+    for _ in range(3):
+        api.clock += QUIET_SECONDS
+        write(status, met="1/2", found=service(version="8", **later))
+    assert [one["status"]["conditions"][0]["lastTransitionTime"] for one in api.sent[1:]] == ["2026-01-01T01:00:00Z"]
 
 
 def test_a_write_that_failed_but_landed_is_put_right() -> None:

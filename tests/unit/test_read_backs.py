@@ -13,6 +13,7 @@ from flyball_lab.harness.service_tuners import AWAY, Engines, Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.engines.client import Address
+from flyball_operator.tuning.actuate.engine_handle import EngineHandle
 from flyball_operator.tuning.actuate.engine_pods import VERIFY_CONFIRMED_SECONDS
 from flyball_operator.tuning.observe.signals import Applied, Missing, Observation, RequestLoad, Signals, Unobserved
 from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
@@ -191,3 +192,17 @@ async def test_the_newest_setpoint_is_not_confirmed_by_what_was_shown_of_the_one
     await asyncio.sleep(VERIFY_SECONDS)
     await harness.tick(tuner, replace(old, at=now()))
     assert engines.light["pod-1"] > before
+
+
+@in_virtual_time
+async def test_what_answers_of_two_pods_have_in_common_is_kept_once() -> None:
+    _, engines, _ = await settled()
+    answer = (await engines.read(Address("pod-1", "team", "127.0.0.1"))).model_dump_json()
+    one, other = EngineHandle(("one", 0)), EngineHandle(("other", 0))
+    for handle in (one, other):
+        handle.take(ReadBack.model_validate_json(answer), now())
+    assert one.read_back == other.read_back
+    assert one.holds is other.holds is not None
+    assert one.read_back is not None
+    assert other.read_back is not None
+    assert one.read_back.cores[0].ceilings is other.read_back.cores[0].ceilings

@@ -43,7 +43,7 @@ def crashed(*, scheduled: datetime | None = None) -> Object:
 
 
 REFUSED_CONNECTION = "failed to do request: dial tcp 10.0.0.1:443: connect: connection refused"
-#: No kubelet has taken it up.
+#: Its kubelet has reported nothing of it.
 UNTOUCHED = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
 SHORTAGES = [
     ("Unschedulable", unscheduled()),

@@ -33,7 +33,7 @@ READ_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 5.0
 #: Objects of a page. A pod takes some 50 KB in memory until `part` has taken what is kept of it. With 500 an operator
 #: of 150 services had 172 MiB, with 100 it has 153: what is freed stays with the process.
-_PAGE: Final = 100
+PAGE: Final = 100
 
 _JSON: Final = "application/json"
 #: Of each object its metadata alone: a third of the bytes of a list of Deployments, a tenth of one of revisions.
@@ -123,7 +123,7 @@ class KubeApi:
         of each, page by page, so that thousands of objects are never in memory whole.
         """
         items: list[Object] = []
-        query = {"limit": str(_PAGE), "labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
         accept = _METADATA if metadata_only else _JSON
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, accept=accept, within=within)

@@ -101,7 +101,7 @@ def operators(installation: Installation) -> Iterator[Finding]:
             yield fail(check, f"{one.where} is scaled to 0", mend)
         elif ready < wanted:
             level, said = warn if ready else fail, f"{one.where}: {ready} of {wanted} pods Ready"
-            why = causes.find(one.pods, None, None)
+            why = causes.find(one.pods, None, None, now=installation.now)
             mend = _CORRECT_IMAGE if why is not None and why.reason in _OF_IMAGE else log_command(one)
             yield level(check, said if why is None else f"{said}; {why.message}", mend)
         else:

@@ -212,7 +212,7 @@ def _of_node(pod: Object, now: datetime | None) -> Iterator[Cause]:
     if now is None or since is None or is_taken_up(pod):
         return
     if (now - since).total_seconds() >= event_causes.PATIENCE_SECONDS:
-        words = f"no kubelet has taken it up since {placed}: the node is not ready, or is gone"
+        words = f"the kubelet has reported nothing of it since {placed}: its node is not ready, or is gone"
         yield cause(CauseReason.NODE_UNAVAILABLE, _where(pod), words)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from flyball_operator.api.objects import Object, being_deleted, controlled_by, moment, uid
+from flyball_operator.api.objects import Object, being_deleted, controlled_by, controller, moment, uid
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
-from flyball_operator.reconcile.plan.pods import has, has_ended, is_unschedulable, node, others_placed, template_of
+from flyball_operator.reconcile.plan.pods import has, has_ended, is_unschedulable, node, others_placed
 
 #: Seconds for which a pod may wait before its events are read.
 PATIENCE_SECONDS: Final = 20.0
@@ -36,19 +36,24 @@ _BARE_BACK_OFF: Final = re.compile(r'Back-off pulling image "[^"]*"')
 
 
 def pods_to_ask_about(pods: Sequence[Object], now: datetime) -> list[Object]:
-    """Pods whose events are to be read: of each template the one that has waited longest without its status saying why.
+    """Pods whose events are to be read, one of each ReplicaSet or Job: the status of none of them says why it waits.
 
-    Where a pod of an earlier template waits, too, that one says nothing of the template asked for.
+    A pod of an earlier template or Job may wait, too, and says nothing of the present one.
     """
-    asked = (pod for pod in pods if _is_silent(pod) or _waits_for_room(pod, pods))
-    waiting = [pod for pod in asked if _age(pod, now) >= PATIENCE_SECONDS]
-    longest_last = sorted(waiting, key=lambda pod: (_age(pod, now), uid(pod)))
-    return list({template_of(pod): pod for pod in longest_last}.values())
+    asked = [pod for pod in pods if _is_silent(pod) or _waits_for_room(pod, pods)]
+    return [pod for pod in _oldest(asked) if _age(pod, now) >= PATIENCE_SECONDS]
 
 
 def look_again(pods: Sequence[Object], now: datetime) -> float | None:
     """Seconds after which events are to be read, or read again; None where every pod's status says enough."""
-    return min((_again(_age(pod, now)) for pod in pods if _is_silent(pod)), default=None)
+    silent = [pod for pod in pods if _is_silent(pod)]
+    return min((_again(_age(pod, now)) for pod in _oldest(silent)), default=None)
+
+
+def _oldest(pods: Sequence[Object]) -> list[Object]:
+    """The pod that was made first of each controller."""
+    last_first = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", uid(pod)), reverse=True)
+    return list({(controller(pod) or {}).get("uid"): pod for pod in last_first}.values())
 
 
 def _again(age: float) -> float:

@@ -15,7 +15,6 @@ from flyball_engine.contract import (
     ClampReason,
     Generation,
     Limits,
-    OrderCounts,
     ReadBack,
     Refusal,
     Setpoint,
@@ -28,10 +27,11 @@ from flyball_operator.tuning.reasons import Reason
 
 #: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.
 LEAST_WAIT: Final = 1.0
-#: Parts of a core's answer that are equal in many pods, and how many different ones are remembered: some a service.
-_ALIKE: Final = ("applied", "effective", "start", "ceilings", "order")
-_ONE_OF: Final = 10_000
-_Part = Generation | Limits | Ceilings | OrderCounts
+#: Fields of a core's answer that are equal in many pods, and how many different values of them are remembered: some a
+#: service.
+_SHARED_FIELDS: Final = ("applied", "effective", "start", "ceilings")
+_SHARED_VALUES: Final = 10_000
+_Part = Generation | Limits | Ceilings
 
 
 @dataclass
@@ -80,7 +80,8 @@ class EngineHandle:
         trips = {core.engine: core.watchdog_trips for core in read_back.cores}
         tripped = any(count > self.trips.get(core, count) for core, count in trips.items())
         self.trips |= trips
-        self.read_back, self.holds = _kept(read_back, given), common(read_back)
+        self.read_back = _kept(read_back, given)
+        self.holds = common(self.read_back)
         self.problem, self.verified_at = None, now
         return tripped
 
@@ -143,22 +144,22 @@ def waits(read_back: ReadBack) -> bool:
 def _kept(read_back: ReadBack, given: Setpoint | None) -> ReadBack:
     """An answer without its steps: there is one of each pod of all services, of some eight models.
 
-    What is equal in answers of several pods is one object, which is a third of what they take.
+    Values that answers of several pods have in common are one object.
     """
     cores = tuple(
-        core.model_copy(update={"steps": ()} | {field: _one(getattr(core, field)) for field in _ALIKE})
+        core.model_copy(update={"steps": ()} | {field: _shared(getattr(core, field)) for field in _SHARED_FIELDS})
         for core in read_back.cores
     )
     accepted = given if given is not None and read_back.accepted == given else read_back.accepted
     kept = read_back.model_copy(update={"cores": cores, "accepted": accepted})
-    for model in (kept, *cores):
+    for model in (kept, *cores, *(core.order for core in cores)):
         forget_given(model)
     return kept
 
 
-@lru_cache(maxsize=_ONE_OF)
-def _one(part: _Part | None) -> _Part | None:
-    """The first of all parts that are equal."""
+@lru_cache(maxsize=_SHARED_VALUES)
+def _shared(part: _Part | None) -> _Part | None:
+    """The value, or an equal one that came before."""
     if part is not None:
         forget_given(part)
     return part
