@@ -25,7 +25,7 @@ from flyball_operator.reconcile.queue import KeyQueue
 from support.cluster import apply, get, items, kubectl
 from support.operators import OperatorProcess, condition, expect_condition, idle_service, proxy
 from support.operators import serve as serve_pods
-from support.tenants import Tenants, tenants
+from support.tenants import Release, tenants
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 #: Two tenants that go on beside the one that something happens to.
@@ -37,14 +37,14 @@ EVERYTHING = (*LOOKS, *(f"{verb} {one.plural}" for one in (*WATCHED, LEASES) for
 
 
 @pytest.fixture
-def three(crd: Path) -> Iterator[Tenants]:
+def three(crd: Path) -> Iterator[Release]:
     """Three tenants of the test's own."""
     with tenants(TENANTS) as made:
         yield made
 
 
 def start(
-    three: Tenants, folder: Path, *, kubeconfig: str = "", name: str = "one", resync_seconds: int = 300
+    three: Release, folder: Path, *, kubeconfig: str = "", name: str = "one", resync_seconds: int = 300
 ) -> OperatorProcess:
     """An operator for all of them, with the rights of the chart's account."""
     return three.process(folder, name=name, kubeconfig=kubeconfig, resync_seconds=str(resync_seconds))
@@ -92,7 +92,7 @@ def said(operator: OperatorProcess, words: str) -> list[str]:
     return [line["message"] for line in lines if words in line["message"]]
 
 
-def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Tenants, tmp_path: Path) -> None:
+def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Release, tmp_path: Path) -> None:
     first, second, _ = three.names
     with proxy(tmp_path) as (kubeconfig, way):
         operator = start(three, tmp_path, kubeconfig=kubeconfig)
@@ -118,7 +118,7 @@ def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Tena
             operator.stop()
 
 
-def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three: Tenants, tmp_path: Path) -> None:
+def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three: Release, tmp_path: Path) -> None:
     first, second, gone = three.names
     leader = start(three, tmp_path, name="first", resync_seconds=5)
     other: OperatorProcess | None = None
@@ -148,7 +148,7 @@ def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three:
             other.stop()
 
 
-def test_where_pods_may_not_be_read_the_services_say_so(three: Tenants, tmp_path: Path) -> None:
+def test_where_pods_may_not_be_read_the_services_say_so(three: Release, tmp_path: Path) -> None:
     first, second, _ = three.names
     operator = start(three, tmp_path, resync_seconds=5)
     try:
@@ -216,7 +216,7 @@ def pod_uids(place: str) -> set[str]:
     return {one["metadata"]["uid"] for one in items("pods", namespace=place)}
 
 
-def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: Tenants, tmp_path: Path) -> None:
+def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: Release, tmp_path: Path) -> None:
     for place in three.names:
         three.may_be_refused(place, *LOOKS)
         three.revoke(place)

@@ -17,14 +17,14 @@ from flyball_operator.kube.shares import replica_of
 from support.audit import Audit
 from support.cluster import apply, get, kubectl, namespace
 from support.operators import RESOURCE, idle_service
-from support.tenants import Tenants, granted
+from support.tenants import Release, granted
 
 SHARDS = shards(4)
 SERVICES = tuple(f"chat-{number}" for number in range(12))
 
 
 @pytest.fixture
-def release(crd: Path) -> Iterator[Tenants]:
+def release(crd: Path) -> Iterator[Release]:
     """A release in a namespace of the test's own, which it looks after."""
     with namespace("flyball-shards") as name, granted(name, (name,)) as made:
         yield made
@@ -75,7 +75,7 @@ def expect_writers(audit: Audit, place: str, by: dict[str, list[str]]) -> None:
     eventually(lambda: writers(audit, place) == by, expecting=f"writes by {by}")
 
 
-def test_of_a_killed_replica_its_services_move_and_it_gets_as_many_back(release: Tenants, tmp_path: Path) -> None:
+def test_of_a_killed_replica_its_services_move_and_it_gets_as_many_back(release: Release, tmp_path: Path) -> None:
     place = release.own
     settings: dict[str, Any] = {"shards": str(len(SHARDS)), "replicas": "2"}
     running = [release.process(tmp_path, name=name, **settings) for name in ("first", "second")]

@@ -15,7 +15,7 @@ from typing import Any
 from flyball_lab.harness.waiting import eventually
 from support.cluster import Object, kubectl
 from support.operators import OperatorProcess
-from support.tenants import Tenants, tenants
+from support.tenants import Release, tenants
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SharedOperator:
 
     process: OperatorProcess
     label: str
-    release: Tenants
+    release: Release
 
     @contextmanager
     def at(self, place: str) -> Iterator[OperatorProcess]:

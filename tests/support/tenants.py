@@ -1,7 +1,7 @@
 """Operators with the rights that the chart grants and no others, and the namespaces of tenants that they watch.
 
 At the end, the API server has refused such an account nothing for want of rights, but for what a test that takes
-rights away has named (`Tenants.may_be_refused`).
+rights away has named (`Release.may_be_refused`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBin
 
 
 @dataclass
-class Tenants:
+class Release:
     """The operator's own namespace, the tenants' namespaces, and what the chart renders for them."""
 
     own: str
@@ -121,7 +121,7 @@ def _made(name: str) -> bool:
 @contextmanager
 def granted(
     own: str, names: Sequence[str], *, labels: Mapping[str, str] | None = None, values: Object | None = None
-) -> Iterator[Tenants]:
+) -> Iterator[Release]:
     """The chart's account and rights for a release in a namespace that watches these; at the end they have sufficed.
 
     `labels`: namespaces are selected by these, and rights are granted in none. `values`: of the chart, in place of the
@@ -137,7 +137,7 @@ def granted(
         "signingKey": {"existingSecret": "mounted"},
     }
     rendered = [one for one in render(usual | (values or {}), namespace=own) if one["kind"] in _RBAC]
-    made, audit = Tenants(own, tuple(names), rendered), Audit()
+    made, audit = Release(own, tuple(names), rendered), Audit()
     kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": rendered}))
     try:
         yield made
@@ -149,7 +149,7 @@ def granted(
 
 
 @contextmanager
-def tenants(number: int, *, beside: Sequence[str] = (), **grants: Any) -> Iterator[Tenants]:
+def tenants(number: int, *, beside: Sequence[str] = (), **grants: Any) -> Iterator[Release]:
     """So many namespaces of tenants beside the operator's own and those that are there; `grants` as in `granted`."""
     with ExitStack() as stack:
         own = stack.enter_context(namespace("flyball-own"))
