@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
         "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine, "
         "and orders of prompts under setpoints that never move; "
         "tick: what a tick of the operator's tuner costs over a real Prometheus, 3 minutes for each number of "
-        "services; reconcile: what the operator costs on the local cluster, where kwok plays the nodes, 25 minutes for "
+        "services; reconcile: what the operator costs on the local cluster, where kwok plays the nodes, an hour for "
         "1000 services; scaling: rules for the number of replicas on a fleet of simulated engines, 2 minutes; "
         "live: the operator's tuner on real vLLM on the CPU against vLLM's defaults and other limits that "
         "never move, under a load that shifts, in some 50 minutes",
