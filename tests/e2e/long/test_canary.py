@@ -12,9 +12,10 @@ from support.live import ENGINE_START_SECONDS, MODEL, RESOURCE, Flyball, Service
 
 pytestmark = pytest.mark.cluster
 
-#: So few requests at once that a pod with places for them is never late, though both pods share two slow cores; and
-#: answers so long that in the pod with one place most requests wait for longer than the objective.
-CONCURRENCY, ANSWER = 6, 64
+#: In a pod that runs one at a time most of so many requests wait, and each waits for many answers: far longer than the
+#: objective. The other pod, with which it shares two slow cores, is left few.
+CONCURRENCY, ANSWER = 24, 24
+FIRST_TOKEN = "10s"
 WORSE, BETTER = {"maxNumSeqs": 1}, {"maxNumSeqs": 96}
 #: Time in which a pod with one place finishes the 50 requests that it is judged by, and time for those that wait in it
 #: when it ends.
@@ -26,7 +27,7 @@ SECONDS = 2 * ENGINE_START_SECONDS
 def canaried(flyball: Flyball) -> Iterator[Service]:
     """A service of its own with one replica, whose new revisions are judged."""
     service = Service("canaried", flyball.watched)
-    asked = inference_service(service.name, image=flyball.refs["engine-cpu"], objectives=in_time("2s", "1s"))
+    asked = inference_service(service.name, image=flyball.refs["engine-cpu"], objectives=in_time(FIRST_TOKEN, "1s"))
     asked["spec"]["rollout"] |= ROLLOUT
     apply(asked, namespace=service.namespace)
     service.expect_governed()
