@@ -56,20 +56,21 @@ def empty(board: Mapping[str, Any], api: PrometheusApi) -> list[str]:
     offered = variables(board, api.label_values)
     found = [f"variable {name}" for name, values in offered.items() if not values]
     values = GRAFANA | chosen(board, offered)
+    incomplete = bool(found)
     for query in panel_queries(board, values):
         asked = api.instant(query.expression, now) if query.instant else api.over(query.expression, now - 30, now, 1)
-        if not figures(asked):
-            found.append(f"panel {query.panel}, {query.legend}: {query.expression}")
+        if incomplete or not figures(asked):
+            found.append(f"panel {query.panel}, {query.legend}")
     for title, expression in annotation_queries(board, values).items():
-        if not figures(api.over(expression, now - 60, now, 1)):
-            found.append(f"annotation {title}: {expression}")
+        if incomplete or not figures(api.over(expression, now - 60, now, 1)):
+            found.append(f"annotation {title}")
     return [f"{board['title']}: {one}" for one in found]
 
 
-def missing(api: PrometheusApi) -> list[str]:
-    """What has not happened yet, then what dashboards lack."""
-    unseen = [event for event in EVENTS if not any(value > 0 for value in figures(api.instant(event, time.time())))]
-    return unseen or [one for name in files.DASHBOARDS for one in empty(files.document(name), api)]
+def missing(api: PrometheusApi) -> set[str]:
+    """What has not happened yet, and what dashboards lack."""
+    unseen = {event for event in EVENTS if not any(value > 0 for value in figures(api.instant(event, time.time())))}
+    return unseen.union(*(empty(files.document(name), api) for name in files.DASHBOARDS))
 
 
 async def test_every_query_finds_figures_in_what_operator_and_engines_export(
@@ -77,21 +78,24 @@ async def test_every_query_finds_figures_in_what_operator_and_engines_export(
 ) -> None:
     began = time.monotonic()
     async with observed_service(tmp_path) as service, service.load(*OVERLOAD):
-        found = ["not asked yet"]
-        while found and time.monotonic() < began + PATIENCE:
+        lacking = await asyncio.to_thread(missing, service.prometheus)
+        while lacking and time.monotonic() < began + PATIENCE:
             await asyncio.sleep(0.5)
-            found = await asyncio.to_thread(missing, service.prometheus)
-            if REFUSED not in found:
+            # What was found once counts: annotations show a minute, and on a busy machine other things come later.
+            lacking &= await asyncio.to_thread(missing, service.prometheus)
+            if REFUSED not in lacking:
                 # Those that are late are refused, and then wait behind the others.
                 service.world.edit(tuning={"overload": "Queue"})
-        assert not found, "\n".join(found)
+        assert not lacking, "\n".join(sorted(lacking))
         note_figure(f"all {len(queries())} queries found figures after {time.monotonic() - began:.0f} s")
 
         # The test itself: it finds a panel of a metric that is not there, and a query that is none.
         board = files.document("engines")
-        target = next(panel for panel in board["panels"] if panel.get("targets"))["targets"][0]
+        panel = next(panel for panel in board["panels"] if panel.get("targets"))
+        target = panel["targets"][0]
         target["expr"] = "flyball_not_there"
-        assert len(await asyncio.to_thread(empty, board, service.prometheus)) == 1
+        found = await asyncio.to_thread(empty, board, service.prometheus)
+        assert any(panel["title"] in one for one in found)
         target["expr"] = "sum(("
         with pytest.raises(QueryRefusedError, match="parse error"):
             await asyncio.to_thread(empty, board, service.prometheus)
