@@ -24,7 +24,7 @@ from support.operators import (
     serve,
     ungoverned_service,
 )
-from support.tenants import operator
+from support.tenants import kubeconfig_of, operator
 
 BAD = "flyball.test/none:1"
 #: What the kubelet says of an image that a registry does not have.
@@ -280,7 +280,7 @@ def test_left_out_replicas_follow_the_scale_subresource(place: str, running: Ope
 
 def test_missing_rights_are_named_until_they_are_granted(place: str, tmp_path: Path) -> None:
     kubectl("create", "serviceaccount", "poor", "-n", place)
-    process = OperatorProcess(place, tmp_path, kubeconfig=account_kubeconfig(place, "poor", tmp_path))
+    process = OperatorProcess(place, tmp_path, kubeconfig=kubeconfig_of("poor", place, tmp_path))
     try:
         eventually(lambda: "not granted" in process.readyz()[1], expecting="what is missing", within=240)
         status, words = process.readyz()
@@ -292,13 +292,3 @@ def test_missing_rights_are_named_until_they_are_granted(place: str, tmp_path: P
     finally:
         process.stop()
         kubectl("delete", "clusterrolebinding", place, "--ignore-not-found")
-
-
-def account_kubeconfig(place: str, account: str, folder: Path) -> str:
-    """A kubeconfig with a token of a service account."""
-    token = kubectl("create", "token", account, "-n", place).strip()
-    config = json.loads(kubectl("config", "view", "--raw", "-o", "json"))
-    config["users"][0]["user"] = {"token": token}
-    path = folder / f"kubeconfig-{account}"
-    path.write_text(json.dumps(config))
-    return str(path)

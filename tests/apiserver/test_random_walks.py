@@ -97,10 +97,8 @@ def left(place: str, name: str) -> dict[str, Any]:
     }
     # The list of adapters stays where a spec asks for none any more: pods of the template before read it.
     passed_over = {"controllerrevisions"} if "adapters" in service["spec"] else {"controllerrevisions", "configmaps"}
-    for kind in KINDS:
-        for item in (
-            () if kind in passed_over else items(kind, namespace=place, selector=f"{names.LABEL_SERVICE}={name}")
-        ):
+    for kind in (kind for kind in KINDS if kind not in passed_over):
+        for item in items(kind, namespace=place, selector=f"{names.LABEL_SERVICE}={name}"):
             found |= {
                 f"{kind} {path}": value for path, value in leaves(_common(item, service["metadata"]["uid"], name))
             }

@@ -52,7 +52,7 @@ class Release:
         """An operator with the rights of the chart's account. `kubeconfig`: another way to the API server."""
         if "watch_namespace_selector" not in settings:
             settings["namespaces"] = ",".join(self.names)
-        account = self._kubeconfig(kubeconfig or os.environ["KUBECONFIG"], folder)
+        account = kubeconfig_of(NAME, self.own, folder, base=kubeconfig)
         return OperatorProcess(self.own, folder, kubeconfig=account, **settings)
 
     @contextmanager
@@ -65,15 +65,6 @@ class Release:
         finally:
             process.stop()
         assert not process.trouble()
-
-    def _kubeconfig(self, base: str, folder: Path) -> str:
-        """A kubeconfig like another, with a token of the chart's account that outlasts every run."""
-        config = yaml.safe_load(Path(base).read_text())
-        token = kubectl("create", "token", NAME, "-n", self.own, "--duration=6h").strip()
-        config["users"][0]["user"] = {"token": token}
-        path = folder / f"kubeconfig-{self.own}-{Path(base).name}"
-        path.write_text(json.dumps(config))
-        return str(path)
 
     def grant(self, where: str) -> None:
         """Grant what the chart does in a namespace; nothing happens where it is granted already."""
@@ -108,6 +99,17 @@ class Release:
 
     def _in(self, where: str) -> list[Object]:
         return [one for one in self.rendered if one["metadata"].get("namespace") == where]
+
+
+def kubeconfig_of(account: str, namespace: str, folder: Path, *, base: str = "") -> str:
+    """A kubeconfig like another, with a token of a service account that outlasts every run."""
+    like = Path(base or os.environ["KUBECONFIG"])
+    config = yaml.safe_load(like.read_text())
+    token = kubectl("create", "token", account, "-n", namespace, "--duration=6h").strip()
+    config["users"][0]["user"] = {"token": token}
+    path = folder / f"kubeconfig-{namespace}-{account}-{like.name}"
+    path.write_text(json.dumps(config))
+    return str(path)
 
 
 def _made(name: str) -> bool:
