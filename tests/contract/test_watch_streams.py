@@ -20,7 +20,7 @@ from flyball_operator.kube.resources import INFERENCE_SERVICES, NAMESPACES, WATC
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
 from flyball_operator.reconcile.resync import Shared
-from support.stored_api import StoredApi, served
+from support.stored_api import StoredApi, proxied, served
 
 NAMESPACE = "team"
 
@@ -67,6 +67,19 @@ async def test_an_error_in_a_watch_is_no_fault_of_the_process(api: StoredApi, tm
         watch = Watch(NAMESPACE, configuration=configuration, instance="test", clock=lambda: 0.0, listen=lambda: None)
         queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
         with pytest.raises(UnavailableError, match="leader changed"):
+            await watch.run(WatchHandlers(Cache(), queue))
+
+
+async def test_a_watch_goes_by_the_proxy_that_the_environment_names(
+    api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.watched.put({"type": "ERROR", "object": {"kind": "Status", "message": "seen by the proxy", "code": 500}})
+    with served(api, tmp_path) as path:
+        proxied(path, monkeypatch)
+        configuration, _ = await kubeconfig(None)
+        watch = Watch(NAMESPACE, configuration=configuration, instance="test", clock=lambda: 0.0, listen=lambda: None)
+        queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
+        with pytest.raises(UnavailableError, match="seen by the proxy"):
             await watch.run(WatchHandlers(Cache(), queue))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -109,7 +110,9 @@ def _normal(path: Path, value: Any) -> Any:
 
 
 def chosen(labels: Mapping[str, str], selector: str) -> bool:
-    """Whether a selector of labels, with a value or that are there, chooses an object."""
+    """Whether a selector of labels, with a value, one of several or that are there, chooses an object."""
+    if among := re.fullmatch(r"(\S+) in \((.+)\)", selector):
+        return labels.get(among[1]) in among[2].split(",")
     wanted = [part.partition("=") for part in selector.split(",") if part]
     return all(key in labels and (not sign or labels[key] == value) for key, sign, value in wanted)
 

@@ -17,6 +17,7 @@ from queue import Queue
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 import yaml
 
 from flyball_lab.harness.manifests import Object
@@ -202,6 +203,21 @@ def served(api: StoredApi, folder: Path, *, namespace: str = "default") -> Itera
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def proxied(kubeconfig: Path, patched: pytest.MonkeyPatch) -> None:
+    """Make it name a host that nobody knows, and the server the environment's proxy: it answers in that host's place.
+
+    The environment names the kubeconfig, too.
+    """
+    found = yaml.safe_load(kubeconfig.read_text())
+    for entry in found["clusters"]:
+        patched.setenv("http_proxy", entry["cluster"]["server"])
+        entry["cluster"]["server"] = "http://kubernetes.invalid"
+    kubeconfig.write_text(yaml.safe_dump(found))
+    patched.setenv("KUBECONFIG", str(kubeconfig))
+    patched.delenv("no_proxy", raising=False)
+    patched.delenv("NO_PROXY", raising=False)
 
 
 def _kubeconfig(port: int, namespace: str) -> Object:

@@ -271,6 +271,20 @@ def _handle(made: kopf.OperatorRegistry, resource: Resource, act: Callable[[Mapp
     kopf.on.event(resource.group, resource.version, resource.plural, registry=made, id=resource.plural)(handler)
 
 
+class _NothingKept(kopf.DiffBaseStorage):
+    """Kopf's memory of what handlers saw of an object, which ours need not: else each event costs two deep copies."""
+
+    def build(self, **_: Any) -> Any:
+        """The same for all objects."""
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+
 def settings(labelled: Collection[Resource] = _LABELLED) -> kopf.OperatorSettings:
     """Kopf's settings: no peering, no scanning, no finalizers; streams that notice their own silence."""
     made = kopf.OperatorSettings()
@@ -287,6 +301,7 @@ def settings(labelled: Collection[Resource] = _LABELLED) -> kopf.OperatorSetting
     made.watching.inactivity_timeout = 70
     made.watching.reconnect_backoff = 1
     made.watching.chunk_size = PAGE
+    made.persistence.diffbase_storage = _NothingKept()
     for resource in labelled:
         made.watching.label_selectors[resource.group, resource.version, resource.plural] = selector(resource)
     # Handlers take no time; what they have not seen the next list finds.

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 import aiohttp
 from aiohttp.http import HttpProcessingError
 from kubernetes.aio import client, config
+from pydantic_core import from_json
 
 from flyball_operator import __version__
 from flyball_operator.api.objects import Object
@@ -333,7 +334,8 @@ class KubeApi:
 def _object(answer: bytes, call: str) -> Object:
     """The JSON object in an answer; what stands between us and the API server may have answered for it."""
     try:
-        return dict(json.loads(answer))
+        # In a third of the time that Python's own parser takes. Objects repeat labels: one string for all of a text.
+        return dict(from_json(answer, cache_strings="all"))
     except (ValueError, TypeError) as error:
         raise UnavailableError(f"{call}: the answer is no JSON object: {answer[:100]!r}") from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import client, config
 from yaml import YAMLError
@@ -23,7 +25,7 @@ async def load_configuration() -> client.Configuration:
             await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise ClusterError(f"neither a pod's service account nor a usable kubeconfig: {_wrong(error)}") from error
-    return configuration
+    return _proxied(configuration)
 
 
 async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
@@ -36,15 +38,29 @@ async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
     files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     if not await asyncio.to_thread(_any_exists, files):
         if context is None and _in_a_pod(configuration):
-            return configuration, await asyncio.to_thread(names.OWN_NAMESPACE_FILE.read_text, "utf-8")
+            return _proxied(configuration), await asyncio.to_thread(names.OWN_NAMESPACE_FILE.read_text, "utf-8")
         raise ClusterError(f"no usable kubeconfig: there is no {files}; accepted: one that $KUBECONFIG names")
     try:
         await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
         chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
-        return configuration, str(chosen["context"].get("namespace") or "default")
+        return _proxied(configuration), str(chosen["context"].get("namespace") or "default")
     except Exception as error:
         raise ClusterError(f"no usable kubeconfig: {_wrong(error, files)}") from error
+
+
+def _proxied(configuration: client.Configuration) -> client.Configuration:
+    """The same, by the proxy that `HTTPS_PROXY` and `NO_PROXY` name for this API server.
+
+    They are looked up once, for watches too. Left to itself the client's HTTP library looks for each request, in
+    threads: a seventh of a start's processor. It also looks into `~/.netrc`, and where the host is named there it
+    refuses the request, because that has a token already.
+    """
+    address = urlsplit(configuration.host)
+    if configuration.proxy is None and not proxy_bypass(address.netloc):
+        configuration.proxy = getproxies().get(address.scheme)
+    configuration.client_session_kwargs = {"trust_env": False}
+    return configuration
 
 
 def _wrong(error: Exception, files: str = "the file") -> str:

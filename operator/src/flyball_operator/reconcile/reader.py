@@ -1,7 +1,8 @@
 """Reads, from the API server itself, everything a plan is made from.
 
 Watches only say when to look. Decisions that are written rest on live reads (quorum reads, without a resource version).
-So a lagging watch cannot make us act on an object that is gone or another's.
+So a lagging watch cannot make us act on an object that is gone or another's. Services that are read at the same time
+share their lists.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from flyball_operator.kube.resources import (
     PODS,
     REPLICA_SETS,
     REVISIONS,
+    VOLUME_CLAIMS,
     Resource,
 )
+from flyball_operator.kube.shared_lists import SharedLists
 from flyball_operator.reconcile.plan import adapters, model_cache, pod, routing, workload
 from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pods_to_ask_about
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
@@ -65,6 +68,7 @@ class SnapshotReader:
         progress: Callable[[str], Awaitable[Progress | None]] | None = None,
     ) -> None:
         self._api = api
+        self._lists = SharedLists(api)
         self._config = config
         self._shard = shard or Shard()
         self._progress = progress
@@ -83,21 +87,22 @@ class SnapshotReader:
         # After the service: what is read later is never older than what it is judged by.
         desire = read_desire(raw)
         if desire.service is not None and desire.service.spec.workload is not None:
-            found = workload.choose(desire.service, await self._list(PODS, key, desire.service.spec.workload.text))
+            pods, _ = await self._api.list(PODS, key.namespace, selector=desire.service.spec.workload.text)
+            found = workload.choose(desire.service, pods)
             others = Snapshot(desire, now, self._config, pods=found.tuned, workload=found, epoch=epoch)
             return Observed(raw, others)
-        ours = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
+        own_uid = desire.meta.uid
         objects, revisions, replica_sets, pods, slices, (jobs, job_pods) = await asyncio.gather(
             self._objects(key, desire),
-            self._list(REVISIONS, key, ours),
-            self._list(REPLICA_SETS, key, ours),
-            self._list(PODS, key, ours),
-            self._list(ENDPOINT_SLICES, key, f"kubernetes.io/service-name={key.name}"),
+            self._lists.of(REVISIONS, key.namespace, names.LABEL_SERVICE_UID, own_uid),
+            self._lists.of(REPLICA_SETS, key.namespace, names.LABEL_SERVICE_UID, own_uid),
+            self._lists.of(PODS, key.namespace, names.LABEL_SERVICE_UID, own_uid),
+            self._lists.of(ENDPOINT_SLICES, key.namespace, "kubernetes.io/service-name", key.name),
             self._jobs(key, desire),
         )
         routes, unreadable = await self._routes(key, desire)
         listed, hidden = await self._adapters(key, desire)
-        own = Owner(key.namespace, key.name, desire.meta.uid)
+        own = Owner(key.namespace, key.name, own_uid)
         mine = members(own, pods, replica_sets, objects.get(Kind.DEPLOYMENT))
         snapshot = Snapshot(
             desire=desire,
@@ -105,7 +110,7 @@ class SnapshotReader:
             config=self._config,
             objects=objects | routes | listed,
             unreadable=unreadable | hidden,
-            revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
+            revisions=tuple(found for found in revisions if controlled_by(found, own_uid)),
             pods=mine,
             jobs=jobs,
             job_pods=job_pods,
@@ -124,13 +129,18 @@ class SnapshotReader:
 
     async def _objects(self, key: Key, desire: Desire) -> dict[Kind, Object]:
         """The object of the service's name of each kind; where it asks for one, the model's claim."""
-        names_by_kind = dict.fromkeys(self._config.named_kinds, key.name)
+        reads = {kind: self._named(OWNED[kind], key, desire.meta.uid) for kind in self._config.named_kinds}
         service = desire.service
         if service is not None and service.spec.model.claim_to_make is not None:
-            names_by_kind[Kind.VOLUME_CLAIM] = str(pod.claim(service))
-        gets = (self._get(OWNED[kind], Key(key.namespace, called)) for kind, called in names_by_kind.items())
-        read = zip(names_by_kind, await asyncio.gather(*gets), strict=True)
+            reads[Kind.VOLUME_CLAIM] = self._get(VOLUME_CLAIMS, Key(key.namespace, str(pod.claim(service))))
+        read = zip(reads, await asyncio.gather(*reads.values()), strict=True)
         return {kind: _typed(found, kind) for kind, found in read if found is not None}
+
+    async def _named(self, resource: Resource, key: Key, own_uid: str) -> Object | None:
+        """The object of the service's name. Only one that lacks our label is asked for by itself."""
+        listed = await self._lists.of(resource, key.namespace, names.LABEL_SERVICE_UID, own_uid)
+        found = next((one for one in listed if name(one) == key.name), None)
+        return found if found is not None else await self._get(resource, key)
 
     async def _adapters(self, key: Key, desire: Desire) -> tuple[dict[Kind, Object], dict[Kind, str]]:
         """The ConfigMap of a service with adapters, or why it may not be read: not everybody grants that right."""
@@ -170,9 +180,10 @@ class SnapshotReader:
         known = {one.type: one.status for one in desire.status.conditions}
         if not asked and known.get(ConditionType.ACCEPTED) == "True" and ConditionType.MODEL_READY not in known:
             return (), ()
-        found = await self._list(JOBS, key, f"{names.LABEL_SERVICE_UID}={desire.meta.uid}")
+        found = await self._lists.of(JOBS, key.namespace, names.LABEL_SERVICE_UID, desire.meta.uid)
         jobs = tuple(_typed(job, Kind.JOB) for job in found if controlled_by(job, desire.meta.uid))
-        listed = await asyncio.gather(*(self._list(PODS, key, f"{names.LABEL_JOB}={name(job)}") for job in jobs))
+        of_jobs = (self._lists.of(PODS, key.namespace, names.LABEL_JOB, name(job)) for job in jobs)
+        listed = await asyncio.gather(*of_jobs)
         pods = zip(jobs, listed, strict=True)
         return jobs, tuple(pod for job, items in pods for pod in items if controlled_by(pod, uid(job)))
 
@@ -196,10 +207,6 @@ class SnapshotReader:
             return await self._api.get(resource, key.namespace, key.name)
         except NotFoundError:
             return None
-
-    async def _list(self, resource: Resource, key: Key, selector: str) -> list[Object]:
-        items, _ = await self._api.list(resource, key.namespace, selector=selector)
-        return items
 
 
 def _typed(found: Object, kind: Kind) -> Object:
