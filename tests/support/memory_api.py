@@ -202,11 +202,11 @@ class MemoryApi:
         metadata_only: bool = False,
         part: Callable[[Object], Object] = lambda whole: whole,
     ) -> tuple[list[Object], str]:
-        """A list by labels, and by fields, of which the operator asks for one."""
+        """A list by labels, and by fields, of which the operator asks for one. The list says what kind its items are."""
         assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
         self.reads["list", resource.plural] += 1
         found = [
-            part(item)
+            part({field: value for field, value in item.items() if field not in ("apiVersion", "kind")})
             for key, item in self.shown().items()
             if key[:2] == (resource.plural, namespace)
             and chosen(item["metadata"].get("labels") or {}, selector)

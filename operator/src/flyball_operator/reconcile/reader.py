@@ -43,6 +43,7 @@ from flyball_operator.kube.resources import (
 from flyball_operator.kube.shared_lists import SharedLists
 from flyball_operator.reconcile.plan import adapters, model_cache, pod, routing, workload
 from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pods_to_ask_about
+from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
 
@@ -210,4 +211,5 @@ class SnapshotReader:
 
 
 def _typed(found: Object, kind: Kind) -> Object:
-    return {**found, "kind": kind.value}
+    # An item of a list says neither.
+    return {**found, "apiVersion": API_VERSIONS[kind], "kind": kind.value}
