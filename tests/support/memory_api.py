@@ -202,7 +202,7 @@ class MemoryApi:
         metadata_only: bool = False,
         part: Callable[[Object], Object] = lambda whole: whole,
     ) -> tuple[list[Object], str]:
-        """A list by labels, and by fields, of which the operator asks for one. The list says what kind its items are."""
+        """A list by labels, and by fields, of which the operator asks for one. Its items do not say their kind."""
         assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
         self.reads["list", resource.plural] += 1
         found = [

@@ -82,6 +82,21 @@ def test_what_somebody_else_changed_is_put_right() -> None:
     assert world.api.one(SERVICES, "chat")["spec"]["selector"][names.LABEL_SERVICE] == "chat"
 
 
+def test_an_object_whose_labels_somebody_took_is_known_by_its_name_and_gets_them_back() -> None:
+    world = MemoryCluster()
+    world.apply(service())
+    before = world.api.one(DEPLOYMENTS, "chat")["metadata"]["labels"]
+
+    def take_labels(found: Object) -> None:
+        found["metadata"]["labels"] = {}
+
+    world.api.edit(DEPLOYMENTS, "chat", take_labels)
+    world.restart()
+    world.settle()
+    assert world.api.one(DEPLOYMENTS, "chat")["metadata"]["labels"] == before
+    assert world.condition("Ready") == ("True", "Serving")
+
+
 def test_a_restart_writes_nothing() -> None:
     world = MemoryCluster()
     world.apply(service(spec__podTemplate__resources={"requests": {"cpu": "2000m"}}))
