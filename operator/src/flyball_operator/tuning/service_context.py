@@ -37,7 +37,7 @@ class ServiceContext:
         self.metrics = dependencies.metrics
         self.service = service
         self.labels = (service.metadata.namespace, service.metadata.name)
-        #: Of engines of others: what they were started with. None before one has said so, and where the spec has it.
+        #: What engines were started with; None before one has said so.
         self._ceilings: tuple[int, int] | None = None
         self.spec = tuning_spec(service.spec, service.metadata.annotations)
         resumed = status_codec.resumed(service.status.tuning, self.spec, prior)
@@ -95,8 +95,8 @@ class ServiceContext:
         return self.service.spec.workload is None or self._ceilings is not None
 
     def note_ceilings(self, ceilings: tuple[int, int] | None) -> None:
-        """Take note of what engines of others were started with. Those of ours have what the spec says."""
-        if self.service.spec.workload is None or ceilings is None or ceilings == self._ceilings:
+        """Take note of what engines were started with."""
+        if ceilings is None or ceilings == self._ceilings:
             return
         self._ceilings, before = ceilings, self.spec
         self.spec = tuning_spec(self.service.spec, self.service.metadata.annotations, ceilings)

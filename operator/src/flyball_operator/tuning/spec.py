@@ -150,10 +150,11 @@ def tuning_spec(
     """Read a service's spec, and its annotations where it is a living one.
 
     Contradictory bounds (refused by the CRD) are narrowed to the ceiling rather than believed. `ceilings`: requests and
-    tokens that engines of others were started with; None where the spec has them.
+    tokens that running engines were started with at most; None where that is not known. The spec has none for engines
+    of others. Ours may have been started before an edit of it: what that lowers concerns the new pods, and they clamp.
     """
     bounds = spec.tuning.bounds
-    most_seqs, most_tokens = ceilings or (spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
+    most_seqs, most_tokens = _ceilings(spec, ceilings)
     seqs = _span(bounds.max_num_active_seqs, DEFAULT_MIN_NUM_ACTIVE_SEQS, most_seqs)
     tokens = _span(bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, most_tokens)
     objectives = tuple(
@@ -173,6 +174,13 @@ def tuning_spec(
         _bounds(spec.scaling) if spec.scaling is not None else None,
         Queueing.asked(spec.tuning),
     )
+
+
+def _ceilings(spec: InferenceServiceSpec, started: tuple[int, int] | None) -> tuple[int, int]:
+    asked = spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens
+    if started is None:
+        return asked
+    return started if spec.workload is not None else (max(asked[0], started[0]), max(asked[1], started[1]))
 
 
 def of_class(objectives: Iterable[LatencyObjective], name: str) -> tuple[LatencyObjective, ...]:

@@ -90,6 +90,8 @@ class Engines:
         #: Pods that are not Ready, and those of them that have no control port yet.
         self.starting, self.loading = set[str](), set[str]()
         self.ports: dict[str, int] = {}  # control ports that are not the usual one, by pod
+        #: Most requests that engines were started with, by pod, where it is not the usual number.
+        self.seqs: dict[str, int] = {}
         #: Pods that make steps.
         self.working: set[str] = set()
         self._steps = 0
@@ -138,7 +140,9 @@ class Engines:
             effective=START,
             start=START,
             clamped=self._clamped(address.key),
-            ceilings=Ceilings(max_num_seqs=128, max_num_batched_tokens=2048, max_model_len=4096),
+            ceilings=Ceilings(
+                max_num_seqs=self.seqs.get(address.key, 128), max_num_batched_tokens=2048, max_model_len=4096
+            ),
             running=1 if address.key in self.stuck else self.running,
             waiting=5 if address.key in self.stuck else 0,
             steps=self._decodes(address.key),
