@@ -40,9 +40,11 @@ EVENTS = st.lists(
 )
 
 
-def play(story: Story, events: list[Event], after_each: Callable[[], None]) -> list[Client]:
-    """Lets the events happen; those that make no sense for their client do not."""
-    clients: list[Client] = []
+def play(
+    story: Story, events: list[Event], after_each: Callable[[float], None], clients: list[Client] | None = None
+) -> list[Client]:
+    """Lets the events happen to the `clients`; those that make no sense for their client do not."""
+    clients = [] if clients is None else clients
     now = 0.0
     for event in events:
         now += event.wait
@@ -50,7 +52,7 @@ def play(story: Story, events: list[Event], after_each: Callable[[], None]) -> l
             clients.append(story.arrives(now))
         else:
             happen(clients[event.whom % len(clients)], event, now)
-        after_each()
+        after_each(now)
     return clients
 
 
@@ -74,7 +76,7 @@ def test_each_request_has_one_outcome_and_only_finished_and_abandoned_ones_a_ver
     events: list[Event], objectives: list[ObjectiveSpec]
 ) -> None:
     story = Story(*objectives)
-    clients = play(story, events, lambda: None)
+    clients = play(story, events, lambda _: None)
     for client in clients:
         for number, sequence in enumerate(client.sequences):
             if not sequence.done:
@@ -92,12 +94,32 @@ def test_no_objective_but_gaps_counts_more_requests_than_have_a_verdict(
     events: list[Event], objectives: list[ObjectiveSpec]
 ) -> None:
     story = Story(*objectives)
-    play(story, events, lambda: None)
+    play(story, events, lambda _: None)
     counts = story.counts
     judged = counts.requests["finished"] + counts.requests["abandoned"]
     for objective in objectives:
         if objective is not GAP:
             assert counts.objectives[objective.id, "met"] + counts.objectives[objective.id, "violated"] <= judged
+
+
+@given(events=EVENTS, objectives=OBJECTIVES)
+def test_at_any_time_those_are_overdue_that_are_open_and_have_waited_too_long(
+    events: list[Event], objectives: list[ObjectiveSpec]
+) -> None:
+    story = Story(*objectives)
+    clients: list[Client] = []
+
+    def check(now: float) -> None:
+        there = [one.request for one in clients if one.request.open and one.sequences]
+        waits = {
+            TTFT: [(now if one.first_token is None else one.first_token) - one.arrival for one in there],
+            E2E: [now - one.arrival for one in there],
+        }
+        assert story.ledger.collect(now).overdue == {
+            one.id: sum(wait > one.threshold_seconds for wait in waits[one]) for one in objectives if one in waits
+        }
+
+    play(story, events, check, clients)
 
 
 @given(events=EVENTS, objectives=OBJECTIVES)
@@ -107,7 +129,7 @@ def test_counts_only_grow_and_open_requests_stay_within_the_capacity(
     story = Story(*objectives, capacity=CAPACITY)
     before = story.counts
 
-    def check() -> None:
+    def check(_: float) -> None:
         nonlocal before
         after = story.counts
         assert all(after.requests[outcome] >= count for outcome, count in before.requests.items())

@@ -88,6 +88,11 @@ class Story:
         assert len(identities) == 1
         assert self._pair(self.counts.all_objectives, identities.pop()) == (met, violated)
 
+    def expect_overdue(self, *objectives: ObjectiveSpec, at: float) -> None:
+        """One open request is overdue for each of these objectives, and none for others."""
+        found = self.ledger.collect(at).overdue
+        assert {identity: count for identity, count in found.items() if count} == {one.id: 1 for one in objectives}
+
     @staticmethod
     def _pair(counts: dict[tuple[str, str], int], identity: str) -> tuple[int, int]:
         return counts[identity, "met"], counts[identity, "violated"]

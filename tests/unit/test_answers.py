@@ -21,7 +21,7 @@ from flyball_operator.prometheus.answers import (
     step_key,
     step_window,
 )
-from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, NAMESPACE, SCRAPED, UID, targets
+from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, NAMESPACE, OVERDUE, SCRAPED, UID, targets
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Missing,
@@ -176,6 +176,19 @@ class TestOutcomesOfPods:
         ended = {(ENDED, "a", "", "finished"): 7.0, (ENDED, "a", "", "error"): 3.0}
         found = pod_outcomes_of({"pods": scraped("a") | counted("a", met=7) | ended})
         assert found == {"a": PodCounts({"ttft": ObjectiveCounts(7, 0)}, answered=7, failed=3)}
+
+    def test_requests_that_are_overdue_are_violated_once(self) -> None:
+        overdue = {(OVERDUE, "waits", "ttft", ""): 3.0, (OVERDUE, "caught-up", "ttft", ""): -2.0}
+        found = pod_outcomes_of(
+            {
+                "pods": scraped("waits", "caught-up")
+                | counted("waits", met=9, violated=1)
+                | counted("caught-up", met=9, violated=2)
+                | overdue
+            }
+        )
+        assert found["waits"].objectives == {"ttft": ObjectiveCounts(9, 4)}
+        assert found["caught-up"].objectives == {"ttft": ObjectiveCounts(9, 0)}, "overdue before the window began"
 
     def test_of_nothing_there_is_nothing(self) -> None:
         assert pod_outcomes_of({}) == {}

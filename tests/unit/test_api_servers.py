@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from flyball_engine.batching.gate import AdmissionReason, Gate
-from flyball_engine.batching.outcomes import MET, End, Outcome, RequestLedger
+from flyball_engine.batching.outcomes import MET, End, LedgerCounts, Outcome, RequestLedger
 from flyball_engine.contract import Metric, Setpoint
 from flyball_engine.control.api_servers import STARTING_SECONDS, ApiServers, Follower
 from flyball_lab.harness.engine import setpoint
@@ -45,16 +46,19 @@ class Engine:
     """The API servers of one engine: the first, and those that follow it."""
 
     def __init__(self, folder: Path, number: int) -> None:
+        self.now = 0.0
         self.first = Server()
         self.others = [Server() for _ in range(1, number)]
         self.followers = [
-            Follower(folder, index, follow=each.follow, counts=each.ledger.collect, gate=each.gate)
+            Follower(folder, index, follow=each.follow, counts=self.counts(each), gate=each.gate)
             for index, each in enumerate(self.others, start=1)
         ]
-        self.now = 0.0
         self.servers = ApiServers(
-            folder, number, counts=self.first.ledger.collect, gate=self.first.gate, clock=lambda: self.now
+            folder, number, counts=self.counts(self.first), gate=self.first.gate, clock=lambda: self.now
         )
+
+    def counts(self, server: Server) -> Callable[[], LedgerCounts]:
+        return lambda: server.ledger.collect(self.now)
 
     def look(self) -> None:
         for follower in self.followers:
@@ -82,6 +86,21 @@ def test_counts_are_those_of_all(tmp_path: Path) -> None:
     assert counts.all_objectives[FIRST_TOKEN.id, MET] == 7
     assert (counts.generated_tokens, counts.prompt_tokens, counts.cached_prompt_tokens) == (7, 70, 28)
     assert engine.servers.counts[AdmissionReason.QUEUE_FULL] == 1
+
+
+def test_who_is_overdue_is_so_in_any_of_them(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 2)
+    engine.accepts(1)
+    engine.look()
+    for server, number in ((engine.first, 1), (engine.others[0], 2)):
+        for _ in range(number):
+            server.ledger.started(server.ledger.opened(0.0))
+    engine.now = 1.5
+    engine.look()
+    assert engine.servers.collect().overdue == {FIRST_TOKEN.id: 3}
+    engine.others[0].ledger.set_objectives(())
+    engine.look()
+    assert engine.servers.collect().overdue == {FIRST_TOKEN.id: 1}
 
 
 def test_each_setpoint_is_followed_once_and_a_renewal_anew(tmp_path: Path) -> None:

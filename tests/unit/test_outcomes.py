@@ -172,6 +172,44 @@ def test_a_client_that_leaves_before_the_engine_had_its_prompt() -> None:
     story.expect_requests(aborted=1, abandoned=1)
 
 
+def test_a_request_that_waits_too_long_is_overdue_until_it_ends_and_violated_from_then_on() -> None:
+    story = Story(TTFT, E2E)
+    client = story.arrives().reaches_engine()
+    story.expect_overdue(at=0.5)
+    story.expect_overdue(TTFT, at=0.51)
+    client.gets(0.6, 0.7)
+    story.expect_overdue(TTFT, at=5.0)
+    story.expect(TTFT)
+    story.expect_overdue(TTFT, E2E, at=5.1)
+    client.ends(5.2).closes(End.ANSWERED, 5.2)
+    story.expect_overdue(at=9.0)
+    for objective in (TTFT, E2E):
+        story.expect(objective, violated=1)
+
+
+def test_who_had_a_first_token_in_time_is_not_overdue_for_it_however_long_the_answer() -> None:
+    story = Story(TTFT)
+    story.arrives().reaches_engine().gets(0.5)
+    story.expect_overdue(at=99.0)
+
+
+def test_what_may_be_kept_yet_and_what_may_generate_nothing_is_not_overdue() -> None:
+    story = Story(TTFT, TPOT, GAP)
+    story.arrives()
+    story.arrives().reaches_engine().gets(0.1, 9.0)
+    story.expect_overdue(at=99.0)
+
+
+@pytest.mark.parametrize("how", [End.REFUSED, End.FAILED])
+def test_who_was_overdue_and_is_refused_or_fails_is_not_violated(how: End) -> None:
+    story = Story(TTFT)
+    client = story.arrives().reaches_engine()
+    story.expect_overdue(TTFT, at=9.0)
+    client.closes(how, 9.0)
+    story.expect_overdue(at=9.0)
+    story.expect(TTFT)
+
+
 def test_refused_and_failed_requests_are_counted_apart() -> None:
     story = Story(TTFT)
     story.arrives().closes(End.REFUSED, 0.1)

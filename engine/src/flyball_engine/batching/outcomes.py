@@ -15,18 +15,21 @@ engine counts, and these are the rules:
   was too slow so far, the wait for its next token included. It counts as violated for that objective and for all
   together, as met where that is certain, and not for the rest. One that leaves earlier is `aborted` and counts against
   nothing.
+- A request counts when it ends. While it is open and has missed an objective already it is `overdue`.
 - Requests are counted against the objectives in force when they end: those of their class. Without a class, or of an
   unknown one, these are the objectives without a class; a class without objectives is counted against nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, assert_never
 
 from flyball_engine.batching.classes import RequestClassifier
+from flyball_engine.batching.overdue import OverdueRequests
 from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_LABEL, Classes, Metric, ObjectiveSpec
 
 #: Requests that may be open at once; at 1 KiB each this is 64 MiB. The oldest is dropped beyond that.
@@ -121,6 +124,7 @@ class LedgerCounts:
     """Cumulative counts. Keys: outcome; (class, outcome); (objective id, met or violated); (ids joined by `,`, same).
 
     Keys of adapters: (name, outcome), and name, for the output tokens of finished requests.
+    `overdue` is not cumulative: by objective id, open requests that have missed it already.
 
     Tokens are those of finished requests; a prompt shared by `n` sequences counts for each, as does what was cached.
     """
@@ -135,6 +139,7 @@ class LedgerCounts:
     unknown_class: int = 0
     adapters: dict[tuple[str, str], int] = field(default_factory=dict)
     adapter_tokens: dict[str, int] = field(default_factory=dict)
+    overdue: dict[str, int] = field(default_factory=dict)
 
 
 class RequestLedger:
@@ -155,6 +160,7 @@ class RequestLedger:
         self._objectives: tuple[ObjectiveSpec, ...] = ()
         self._by_class: dict[str, tuple[ObjectiveSpec, ...]] = {}
         self._gap_thresholds: dict[str, tuple[tuple[str, float], ...]] = {}
+        self._overdue = OverdueRequests[OpenRequest](_has_missed)
         self._counts: dict[tuple[str, str], int] = {}
         self._together: dict[tuple[str, str], int] = {}
         self._generated = 0
@@ -178,6 +184,8 @@ class RequestLedger:
             for name, each in by_class.items()
         }
         self._gap_thresholds = {name: each for name, each in gaps.items() if each}
+        # Without a sequence it may be one that generates nothing.
+        self._overdue.follow(by_class, [request for request in list(self._open) if request.sequences])
         self._by_class = by_class
         self._objectives = wanted
 
@@ -192,8 +200,8 @@ class RequestLedger:
         self._adapter_tokens = {name: self._adapter_tokens.get(name, 0) for name in names}
         self._adapters = _of_these(names, self._adapters)
 
-    def collect(self) -> LedgerCounts:
-        """The counts so far."""
+    def collect(self, now: float = -math.inf) -> LedgerCounts:
+        """The counts so far. `now`: what is overdue is as of this time; by default, nothing is."""
         return LedgerCounts(
             requests=self._requests.copy(),
             classes=self._classes.copy(),
@@ -205,6 +213,7 @@ class RequestLedger:
             generated_tokens=self._generated,
             prompt_tokens=self._prompt,
             cached_prompt_tokens=self._cached,
+            overdue=self._overdue.counts(now),
         )
 
     def opened(self, arrival: float, of_class: str = DEFAULT_CLASS) -> OpenRequest:
@@ -223,6 +232,7 @@ class RequestLedger:
     def forgotten(self, request: OpenRequest) -> None:
         """It was none that generates (a health check, a list of models): nothing is counted."""
         self._open.pop(request, None)
+        self._overdue.ended(request)
         request.open = False
 
     def lost(self, request: OpenRequest | None) -> None:
@@ -236,6 +246,8 @@ class RequestLedger:
         """A sequence of the request goes to the engine."""
         sequence = OpenSequence(request)
         request.sequences.append(sequence)
+        if request.open and len(request.sequences) == 1:
+            self._overdue.came(request)
         return sequence
 
     def received(self, sequence: OpenSequence, *, tokens: int, at: float, now: float) -> None:
@@ -341,6 +353,7 @@ class RequestLedger:
 
     def _close(self, request: OpenRequest, outcome: Outcome) -> None:
         self._open.pop(request, None)
+        self._overdue.ended(request)
         request.open = False
         self._requests[outcome.value] += 1
         key = (request.of_class or DEFAULT_CLASS_LABEL, outcome.value)
@@ -379,6 +392,10 @@ def _measured(metric: Metric, request: OpenRequest) -> float | None:
     else:
         assert_never(metric)
     return max((mean for mean in means if mean is not None), default=None)
+
+
+def _has_missed(objective: ObjectiveSpec, request: OpenRequest, now: float) -> bool:
+    return _verdict_so_far(objective, request, now) is False
 
 
 def _verdict_so_far(objective: ObjectiveSpec, request: OpenRequest, now: float) -> bool | None:

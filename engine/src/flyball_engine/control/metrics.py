@@ -53,6 +53,10 @@ class RequestCounts(Protocol):
         """Requests by objective and outcome."""
 
     @property
+    def overdue(self) -> Mapping[str, int]:
+        """By objective, requests that have not ended and have missed it already: of now, not cumulative."""
+
+    @property
     def all_objectives(self) -> Mapping[tuple[str, str], int]:
         """Requests by the objectives held together (joined by `,`) and outcome."""
 
@@ -280,6 +284,10 @@ def _request_metrics(counts: RequestCounts) -> Iterator[Metric]:
     unknown = [((), float(counts.unknown_class))]
     yield _counter(MetricName.UNKNOWN_CLASS, "Requests that named a class that there is not", [], unknown)
     yield _counter(MetricName.OBJECTIVE_REQUESTS, "Requests by objective", ["objective", "outcome"], objectives.items())
+    overdue = {(identity,): float(count) for identity, count in counts.overdue.items()}
+    yield _gauge(
+        MetricName.OVERDUE_REQUESTS, "Open requests that have missed an objective", ["objective"], overdue.items()
+    )
     yield _counter(
         MetricName.ALL_OBJECTIVES_REQUESTS, "Requests by all objectives", ["objectives", "outcome"], together.items()
     )

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from flyball_engine.adapters import AdapterReport
 from flyball_engine.batching.gate import Gate
-from flyball_engine.batching.outcomes import RequestLedger
+from flyball_engine.batching.outcomes import LedgerCounts, RequestLedger
 from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.adapters import AdapterLoader
 from flyball_engine.control.api_servers import ApiServers, Follower
@@ -121,6 +121,9 @@ class FlyballControl:
         self._loading = asyncio.get_running_loop().create_task(self._adapters.run(), name="flyball-adapters")
         self._warm_up.readiness.expect_adapters(lambda: self._adapters is None or self._adapters.settled)
 
+    def _counts(self) -> LedgerCounts:
+        return self._ledger.collect(time.monotonic())
+
     def _own_adapters(self) -> tuple[AdapterReport, ...]:
         return () if self._adapters is None else self._adapters.reports
 
@@ -160,9 +163,7 @@ class FlyballControl:
         sock = bind(host, control_port(os.environ))
         _log.info(EngineLogEvent.CONTROL_PORT_OPEN, "on %s", sock.getsockname())
         engine = self._open(engine_client, number)
-        servers = ApiServers(
-            ensure_state_dir(), number, counts=self._ledger.collect, gate=self._gate, clock=time.monotonic
-        )
+        servers = ApiServers(ensure_state_dir(), number, counts=self._counts, gate=self._gate, clock=time.monotonic)
         self._servers = servers
         service = ControlService(
             engine=engine,
@@ -183,7 +184,7 @@ class FlyballControl:
             ensure_state_dir(),
             index,
             follow=self._follow,
-            counts=self._ledger.collect,
+            counts=self._counts,
             gate=self._gate,
             adapters=self._own_adapters,
         )

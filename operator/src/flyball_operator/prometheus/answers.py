@@ -10,7 +10,19 @@ from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flyball_engine.contract import StepKind
-from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, FIELD, JOB, NAMESPACE, POD, PRESENT, SCRAPED, UID
+from flyball_operator.prometheus.queries import (
+    CELLS,
+    COUNTED,
+    ENDED,
+    FIELD,
+    JOB,
+    NAMESPACE,
+    OVERDUE,
+    POD,
+    PRESENT,
+    SCRAPED,
+    UID,
+)
 from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
@@ -34,6 +46,9 @@ class BadVectorError(Exception):
 
 
 _FORM: Final = "not an instant vector: a sample has labels, a time, and a value of 64 characters"
+#: Outcomes of requests, as the engine's label has them.
+_MET: Final = "met"
+_VIOLATED: Final = "violated"
 #: Characters of a figure at most.
 _LONGEST: Final = 64
 _TIMES: Final = frozenset({float, int})
@@ -241,13 +256,15 @@ def outcomes_of(found: Mapping[CountKey, float]) -> dict[str, ObjectiveCounts]:
     counts: dict[str, dict[str, float]] = {}
     for (_, objective, outcome), value in found.items():
         counts.setdefault(objective, {})[outcome] = max(0.0, value)
-    return {name: ObjectiveCounts(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
+    return {name: ObjectiveCounts(count.get(_MET, 0.0), count.get(_VIOLATED, 0.0)) for name, count in counts.items()}
 
 
 def pod_outcomes_of(found: ByJob[PodCountKey]) -> PodOutcomes:
     """Outcomes by pod, as one job has them: the one that scrapes most pods, then of most requests.
 
-    A pod that is scraped is there, even where it has counted nothing.
+    A pod that is scraped is there, even where it has counted nothing. What a request of it has violated counts from the
+    moment it does: those that are overdue now are added, those that were at the window's start and ended in it are not
+    counted a second time.
     """
 
     def rank(job: str) -> tuple[int, float, str]:
@@ -258,8 +275,9 @@ def pod_outcomes_of(found: ByJob[PodCountKey]) -> PodOutcomes:
     said = found[min(found, key=rank)] if found else {}
     pods: dict[str, dict[CountKey, float]] = {pod: {} for name, pod, *_ in said if name == SCRAPED}
     for (name, pod, objective, outcome), value in said.items():
-        if name == COUNTED and pod in pods:
-            pods[pod][name, objective, outcome] = value
+        if name in (COUNTED, OVERDUE) and pod in pods:
+            key = COUNTED, objective, outcome if name == COUNTED else _VIOLATED
+            pods[pod][key] = pods[pod].get(key, 0.0) + value
     return {
         pod: PodCounts(
             outcomes_of(counts),

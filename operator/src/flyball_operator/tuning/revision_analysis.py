@@ -2,7 +2,8 @@
 
 The new revision runs on a share of the pods behind the same Service (`reconcile.plan.revision_analysis`), so both have
 the same load. What is compared is the share of requests that met each objective since its pods were Ready, and the
-share that ended without an error: those that end with one are counted by no objective. Pure.
+share that ended without an error: those that end with one are counted by no objective. A request that is late misses at
+once, while it waits: behind those that are on time it may wait for longer than the judgement takes. Pure.
 """
 
 from __future__ import annotations

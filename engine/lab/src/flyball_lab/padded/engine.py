@@ -148,7 +148,7 @@ class PaddedEngine:
 
     def counts(self) -> LedgerCounts:
         """What requests came to."""
-        return self._ledger.collect()
+        return self._ledger.collect(self._clock())
 
     async def apply(self, setpoint: Setpoint) -> None:
         """Put a setpoint in force: for the next batch, while the one that runs goes on as it began."""

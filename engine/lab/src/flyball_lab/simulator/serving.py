@@ -115,7 +115,7 @@ class SimulatedEngine:
 
     def counts(self) -> LedgerCounts:
         """What requests came to."""
-        return self.core.ledger.collect()
+        return self.core.ledger.collect(self.core_time())
 
     def now(self) -> float:
         """The time on the core's clock."""
