@@ -96,6 +96,14 @@ def test_a_ceiling_replaces_pods_and_says_what_of_their_template(typed: Any) -> 
     assert "pods: all are replaced, because their template changes" in said
 
 
+def test_a_lower_ceiling_says_that_pods_that_run_keep_their_limits(typed: Any) -> None:
+    found = typed(edited(MANIFEST, {"spec.batching.maxNumSeqs": 32}), "-o", "json", code=1)
+    assert found["limits"] == [
+        "maxNumActiveSeqs: the least to 32 instead of the least to 256",
+        "maxNumActiveSeqs is 48 now, and is brought within these bounds once no pod with more is left",
+    ]
+
+
 def test_a_field_at_its_default_replaces_no_pod(typed: Any) -> None:
     found = typed(edited(MANIFEST, {"spec.batching.prefixCaching": True}), "-o", "json", code=1)
     assert found["pods"]["replaced"] is False

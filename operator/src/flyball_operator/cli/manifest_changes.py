@@ -14,7 +14,7 @@ from flyball_operator.api import names
 from flyball_operator.api.engine_container import plugin_image
 from flyball_operator.api.objects import Object
 from flyball_operator.api.spec import LARGEST_BOUND
-from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.api.v1alpha1 import InferenceService, Range
 from flyball_operator.reconcile.plan import history, pod, revision
 from flyball_operator.reconcile.plan.deployment import canary_steps, rollout_steps, wanted_replicas
 from flyball_operator.reconcile.plan.fields import differences, spelt
@@ -183,7 +183,9 @@ def _limits(before: InferenceService, after: InferenceService) -> Iterator[str]:
             continue
         yield f"{field}: {_shown(least)} to {most} instead of {' to '.join(map(_shown, _bounds(before, field)))}"
         if was is not None and not (least or 0) <= was <= most:
-            yield f"{field} is {was} now, and is brought within these bounds at the operator's next look"
+            by_ceiling = was > most and _range(after, field).max is None
+            when = "once no pod with more is left" if by_ceiling else "at the operator's next look"
+            yield f"{field} is {was} now, and is brought within these bounds {when}"
     if before.spec.objectives != after.spec.objectives:
         yield "objectives change: limits are chosen anew from the model that is learnt, without a restart"
     if before.spec.tuning.mode is not after.spec.tuning.mode:
@@ -191,13 +193,15 @@ def _limits(before: InferenceService, after: InferenceService) -> Iterator[str]:
 
 
 def _bounds(service: InferenceService, field: str) -> tuple[int | None, int]:
-    bounds, ceilings = service.spec.tuning.bounds, service.spec.batching
-    if field == "maxNumActiveSeqs":
-        found, most = bounds.max_num_active_seqs, ceilings.max_num_seqs
-    else:
-        found, most = bounds.max_num_scheduled_tokens, ceilings.max_num_batched_tokens
+    ceilings, found = service.spec.batching, _range(service, field)
+    most = ceilings.max_num_seqs if field == "maxNumActiveSeqs" else ceilings.max_num_batched_tokens
     # What engines of others were started with, no manifest says.
     return found.min, found.max or (most if service.spec.workload is None else LARGEST_BOUND)
+
+
+def _range(service: InferenceService, field: str) -> Range:
+    bounds = service.spec.tuning.bounds
+    return bounds.max_num_active_seqs if field == "maxNumActiveSeqs" else bounds.max_num_scheduled_tokens
 
 
 def _shown(value: int | None) -> str:
