@@ -136,7 +136,8 @@ def _container(service: InferenceService) -> Object:
     users = [{"name": one.name, **value_of(one)} for one in engine.env if one.name not in own]
     token = [{"name": one.name, **value_of(one)} for one in engine.env if one.name == "HF_TOKEN"]
     files = {volume["name"] for volume in _files(service)}
-    fixed = {"USER": "flyball", "HOME": TMP_PATH, "PYTHONPATH": PLUGIN_PATH}
+    # An image may be offline by a variable of its own: the client would call its hub unreachable.
+    fixed = {"USER": "flyball", "HOME": TMP_PATH, "PYTHONPATH": PLUGIN_PATH, "HF_HUB_OFFLINE": "0"}
     container = {
         "name": names.CONTAINER_DOWNLOAD,
         "image": engine.image,
