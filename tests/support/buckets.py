@@ -22,7 +22,7 @@ KEY, SECRET, REGION = "reader", "not-to-be-told", "us-east-1"
 PART_BYTES = 5 << 20
 
 #: Larger files in parts, as every tool uploads weights.
-_UPLOAD = """
+UPLOAD = """
 import boto3, json, sys
 from boto3.s3.transfer import TransferConfig
 bucket, folder, part_bytes = json.loads(sys.argv[1])
@@ -65,7 +65,7 @@ class Buckets:
             path = scratch / f"object-{number}"
             path.write_bytes(body)
             paths[name] = str(path)
-        self.ask(_UPLOAD, json.dumps([bucket, folder, PART_BYTES]), said=json.dumps(paths))
+        self.ask(UPLOAD, json.dumps([bucket, folder, PART_BYTES]), said=json.dumps(paths))
 
     def ask(self, script: str, *arguments: str, said: str = "") -> str:
         """Run a script with the client; returns what it prints."""

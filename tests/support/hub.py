@@ -1,15 +1,20 @@
-"""A small hub of models on loopback: the routes that the real client asks for, and the faults of real hubs."""
+"""A small hub of models on loopback: the routes that the real client asks for, and the faults of real hubs.
+
+`python3 hub.py FOLDER PORT` serves the files of a folder to everybody. Its faults are set by PUT.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -41,11 +46,17 @@ class Hub:
         return [asked for path, asked in self.asked if path.endswith(f"/resolve/{self.commit}/{name}")]
 
 
+def server_of(hub: Hub, address: tuple[str, int]) -> ThreadingHTTPServer:
+    """The hub's server, which does not serve yet."""
+    server = ThreadingHTTPServer(address, type("Handler", (_Handler,), {"hub": hub}))
+    server.daemon_threads = True
+    return server
+
+
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
     """The hub, as long as the block lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
-    server.daemon_threads = True
+    server = server_of(hub, ("127.0.0.1", 0))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     hub.address = f"http://127.0.0.1:{server.server_port}"
@@ -79,6 +90,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(404, "RepoNotFound")
 
+    def do_PUT(self) -> None:
+        """Set faults, by the fields of the hub; without a file that is held, held ones go on."""
+        for name, value in json.loads(self.rfile.read(int(self.headers["Content-Length"]))).items():
+            setattr(self.hub, name, value)
+        if not self.hub.holds:
+            self.hub.go_on.set()
+        self._send(HTTPStatus.OK, json.dumps(self.hub.asked).encode())
+
     def _list(self, revision: str) -> None:
         if revision not in ("main", self.hub.commit):
             self._refuse(404, "RevisionNotFound")
@@ -99,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
         begin = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         status = HTTPStatus.PARTIAL_CONTENT if "Range" in self.headers else HTTPStatus.OK
         extent = {"Content-Range": f"bytes {begin}-{len(body) - 1}/{len(body)}"} if begin else {}
-        self._send(status, body[begin:], extent, held=self.hub.holds.get(name))
+        held = self.hub.holds.get(name)
+        self._send(status, body[begin:], extent, held=None if held is None else max(0, held - begin))
 
     def _refuse(self, status: int, code: str = "") -> None:
         self._send(HTTPStatus(status), b"", {"X-Error-Code": code} if code else {})
@@ -133,3 +153,9 @@ def _sibling(name: str, body: bytes) -> dict[str, Any]:
     if name.endswith(".safetensors"):
         found["lfs"] = {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}
     return found
+
+
+if __name__ == "__main__":
+    given = Path(sys.argv[1])
+    found = {str(path.relative_to(given)): path.read_bytes() for path in given.rglob("*") if path.is_file()}
+    server_of(Hub(found), ("", int(sys.argv[2]))).serve_forever()
