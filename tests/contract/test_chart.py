@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from flyball_engine.control.tokens import load_public_keys
 from flyball_lab.harness.engine import SetpointSigner
@@ -568,6 +569,14 @@ def test_series_of_engines_carry_the_labels_that_tuning_reads() -> None:
     assert not any("honorLabels" in endpoint for endpoint in monitor["spec"]["podMetricsEndpoints"])
     # Pods that others make have it, too.
     assert monitor["spec"]["selector"]["matchExpressions"] == [{"key": names.LABEL_SERVICE_UID, "operator": "Exists"}]
+
+
+def test_beside_kube_prometheus_stack_its_prometheus_selects_all_that_is_for_it() -> None:
+    example = CHART.parents[1] / "docs/examples/kube-prometheus-stack/values.yaml"
+    rendered = render(yaml.safe_load(example.read_text()))
+    chosen = [one["metadata"] for kind in ("PodMonitor", "PrometheusRule") for one in of_kind(rendered, kind)]
+    assert [one["name"] for one in chosen] == ["flyball", "flyball-engines", "flyball"]
+    assert {one["labels"]["release"] for one in chosen} == {"kube-prometheus-stack"}
 
 
 def test_users_of_the_namespace_may_edit_or_view_but_not_write_the_status() -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flyball_engine.contract import MetricName
 from flyball_lab.dashboards import files
-from flyball_lab.dashboards.filled import chosen, fill, panel_queries, variables
-from flyball_lab.harness.prometheus_api import PrometheusApi, QueryRefusedError, Series
+from flyball_lab.dashboards.filled import panel_queries
+from flyball_lab.harness.prometheus_api import PrometheusApi, QueryRefusedError
 from flyball_lab.tools import metrics
 from flyball_lab.tools.observed_service import Traffic, observed_service
 from support import helm
+from support.dashboards import annotation_queries, empty, figures
 
 #: What Grafana makes of its own variables, here for scrapes every half second.
 GRAFANA = {"__rate_interval": "5s", "__range": "60s"}
@@ -41,36 +40,10 @@ EVENTS = (
 )
 
 
-def figures(found: list[Series]) -> list[float]:
-    return [value for _, values in found for value in values.values() if math.isfinite(value)]
-
-
-def annotation_queries(board: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, str]:
-    """The queries of all annotations, by name."""
-    return {one["name"]: fill(one["expr"], values) for one in board["annotations"].get("list", ())}
-
-
-def empty(board: Mapping[str, Any], api: PrometheusApi) -> list[str]:
-    """Variables, queries of panels and annotations that find nothing; a wrong query raises."""
-    now = time.time()
-    offered = variables(board, api.label_values)
-    found = [f"variable {name}" for name, values in offered.items() if not values]
-    values = GRAFANA | chosen(board, offered)
-    incomplete = bool(found)
-    for query in panel_queries(board, values):
-        asked = api.instant(query.expression, now) if query.instant else api.over(query.expression, now - 30, now, 1)
-        if incomplete or not figures(asked):
-            found.append(f"panel {query.panel}, {query.legend}")
-    for title, expression in annotation_queries(board, values).items():
-        if incomplete or not figures(api.over(expression, now - 60, now, 1)):
-            found.append(f"annotation {title}")
-    return [f"{board['title']}: {one}" for one in found]
-
-
 def missing(api: PrometheusApi) -> set[str]:
     """What has not happened yet, and what dashboards lack."""
     unseen = {event for event in EVENTS if not any(value > 0 for value in figures(api.instant(event, time.time())))}
-    return unseen.union(*(empty(files.document(name), api) for name in files.DASHBOARDS))
+    return unseen.union(*(empty(files.document(name), api, GRAFANA) for name in files.DASHBOARDS))
 
 
 async def test_every_query_finds_figures_in_what_operator_and_engines_export(
@@ -94,11 +67,11 @@ async def test_every_query_finds_figures_in_what_operator_and_engines_export(
         panel = next(panel for panel in board["panels"] if panel.get("targets"))
         target = panel["targets"][0]
         target["expr"] = "flyball_not_there"
-        found = await asyncio.to_thread(empty, board, service.prometheus)
+        found = await asyncio.to_thread(empty, board, service.prometheus, GRAFANA)
         assert any(panel["title"] in one for one in found)
         target["expr"] = "sum(("
         with pytest.raises(QueryRefusedError, match="parse error"):
-            await asyncio.to_thread(empty, board, service.prometheus)
+            await asyncio.to_thread(empty, board, service.prometheus, GRAFANA)
 
 
 def queries() -> list[str]:

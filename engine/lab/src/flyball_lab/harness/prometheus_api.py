@@ -38,6 +38,10 @@ class PrometheusApi:
         found: list[str] = self._ask(f"label/{label}/values", **{"match[]": series})
         return found
 
+    def rules(self) -> list[dict[str, Any]]:
+        """The rules that are loaded, of all groups, each with its `name` and its `health`."""
+        return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
+
     def _ask(self, path: str, **parameters: object) -> Any:
         # Loopback, or an address that the caller gives.
         address = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
