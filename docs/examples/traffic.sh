@@ -9,7 +9,7 @@ client() {
     # Random from the first word on, so that no prefix cache has it.
     words=$(for ((i = RANDOM % 300; i >= 0; i--)); do printf '%d ' "$((RANDOM % 100))"; done)
     curl -sS -o /dev/null "$url/v1/completions" -H 'content-type: application/json' \
-      -d "{\"model\": \"$model\", \"prompt\": \"$words\", \"max_tokens\": $((RANDOM % 60 + 1))}"
+      -d "{\"model\": \"$model\", \"prompt\": \"$words\", \"max_tokens\": $((RANDOM % 60 + 1))}" || sleep 1
   done
 }
 

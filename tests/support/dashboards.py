@@ -21,10 +21,13 @@ def annotation_queries(board: Mapping[str, Any], values: Mapping[str, str]) -> d
     return {one["name"]: fill(one["expr"], values) for one in board["annotations"].get("list", ())}
 
 
-def empty(board: Mapping[str, Any], api: PrometheusApi, grafana: Mapping[str, str]) -> list[str]:
-    """Variables, queries of panels and annotations that find nothing in the last half minute, annotations minute.
+def empty(
+    board: Mapping[str, Any], api: PrometheusApi, grafana: Mapping[str, str], *, annotated: float = 60
+) -> list[str]:
+    """Variables, queries of panels and annotations that find nothing in the last half minute.
 
-    `grafana`: what Grafana makes of its own variables. A wrong query raises `QueryRefusedError`.
+    `grafana`: what Grafana makes of its own variables. `annotated`: seconds in which annotations are looked for. A
+    wrong query raises `QueryRefusedError`.
     """
     now = time.time()
     offered = variables(board, api.label_values)
@@ -36,6 +39,6 @@ def empty(board: Mapping[str, Any], api: PrometheusApi, grafana: Mapping[str, st
         if incomplete or not figures(asked):
             found.append(f"panel {query.panel}, {query.legend}")
     for title, expression in annotation_queries(board, values).items():
-        if incomplete or not figures(api.over(expression, now - 60, now, 1)):
+        if incomplete or not figures(api.over(expression, now - annotated, now, 1)):
             found.append(f"annotation {title}")
     return [f"{board['title']}: {one}" for one in found]
