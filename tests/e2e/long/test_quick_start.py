@@ -110,16 +110,17 @@ def reader(folder: Path, flyball: Flyball) -> Iterator[Reader]:
         '"model": "chat"': '"model": "tiny"',
         "localhost:8000 chat": "localhost:8000 tiny",
     }
-    with log.open("wb") as to:
-        shell = subprocess.Popen(
+    with (
+        log.open("wb") as to,
+        subprocess.Popen(
             ["bash", "-e"], cwd=clone, stdin=subprocess.PIPE, stdout=to, stderr=to, text=True, start_new_session=True
-        )
-    try:
-        yield Reader(shell, log, meant)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGTERM)
-        shell.wait(60)
+        ) as shell,
+    ):
+        try:
+            yield Reader(shell, log, meant)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGTERM)
 
 
 @pytest.fixture
@@ -151,8 +152,9 @@ def expect_tuned(reader: Reader) -> None:
     reader.follow(SERVE)
     assert '"text":' in reader.follow(ASK)
     reader.follow(TEACH)
-    found = condition(get(RESOURCE, "chat-cpu", namespace="default"), "Tuned")
-    assert (found["status"], found["reason"]) == ("True", "Applied"), found
+    service = get(RESOURCE, "chat-cpu", namespace="default")
+    found = [condition(service, one) for one in ("MetricsAvailable", "Tuned")]
+    assert [(one["status"], one["reason"]) for one in found] == [("True", "Scraped"), ("True", "Applied")], found
     assert "default/chat-cpu: mode Auto, 1 of 1 pods Ready" in reader.follow(LOOK)
 
 
