@@ -15,7 +15,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, OnTime, OrderKnob, Refusal, Shed
+from flyball_engine.contract import (
+    READY_HEADER,
+    Env,
+    Generation,
+    Metric,
+    ObjectiveSpec,
+    OnTime,
+    OrderKnob,
+    Refusal,
+    Shed,
+)
 from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner, setpoint
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
@@ -278,6 +288,37 @@ def test_ctrl_c_ends_it_without_a_traceback(engine: Served) -> None:
     engine.process.send_signal(signal.SIGINT)
     assert engine.process.wait(20) == 130
     assert "Traceback" not in engine.log.read_text()
+
+
+def test_a_probe_of_readiness_waits_for_a_setpoint(engine: Served) -> None:
+    probe = {READY_HEADER: "yes"}
+    answer = engine.api.get("/health", headers=probe)
+    assert answer.status_code == 503
+    assert "no setpoint yet" in answer.text
+    engine.control.put(setpoint(1))
+    assert engine.api.get("/health", headers=probe).status_code == 200
+
+
+def test_open_answers_end_before_it_does() -> None:
+    port = free_port()
+    process = subprocess.Popen(
+        [*SERVE, "--start-seconds=0", f"--port={port}", "--drain-timeout=60"],
+        env={**os.environ, Env.CONTROL_PORT: str(free_port())},
+    )
+    body = {"prompt": "x" * 400, "max_tokens": 400, "stream": True}
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as api:
+            eventually(lambda: api.get("/health").status_code == 200, expecting="the engine serves")
+            with api.stream("POST", "/v1/completions", json=body) as answer:
+                lines = answer.iter_lines()
+                first = next(lines)
+                process.terminate()
+                found = events("\n".join([first, *lines]))
+        assert len(found) == 400
+        process.wait(20)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_it_says_when_its_ports_will_be_open_and_ctrl_c_ends_it_before_that(tmp_path: Path) -> None:

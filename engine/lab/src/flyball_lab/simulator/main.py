@@ -70,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     real.add_argument("--model", default="simulated", metavar="NAME", help="it is served by; %(default)s")
     real.add_argument("--start-seconds", type=_at_least_0, metavar="S", help="until the ports open; the preset's")
     real.add_argument("--seed", type=int, default=1)
+    real.add_argument(
+        "--drain-timeout",
+        type=whole(1, 86_400),
+        default=2,
+        metavar="S",
+        help="seconds for open answers after SIGTERM; %(default)s",
+    )
     real.epilog = f"The control port, its service and its key come from {', '.join(_ENVIRONMENT)}, as in a pod."
     real.set_defaults(command=_serve)
     return parser
@@ -92,6 +99,7 @@ def _serve(parsed: argparse.Namespace) -> None:
             model=parsed.model,
             start_seconds=preset.start_seconds if parsed.start_seconds is None else parsed.start_seconds,
             seed=parsed.seed,
+            drain_seconds=parsed.drain_timeout,
         )
     )
 

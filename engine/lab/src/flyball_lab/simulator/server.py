@@ -12,6 +12,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from flyball_engine.control.readiness import Readiness
+from flyball_engine.vllm.warm_up import WarmUp
 from flyball_lab.openai.server import serve_engine
 from flyball_lab.simulator.api import build_api
 from flyball_lab.simulator.presets import EnginePreset
@@ -21,13 +23,14 @@ _log = logging.getLogger(__name__)
 
 #: Exit code of a crash on demand: that of a process killed for memory.
 _CRASHED: Final = 137
-#: Open answers get so long when a signal ends the server.
-_GRACE_SECONDS: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """`start_seconds` pass before the ports open, as while weights are read. `model` is the name it is served by."""
+    """`start_seconds` pass before the ports open, as while weights are read. `model` is the name it is served by.
+
+    Open answers get `drain_seconds` when a signal ends the server.
+    """
 
     preset: EnginePreset
     host: str
@@ -35,6 +38,7 @@ class ServerConfig:
     model: str
     start_seconds: float
     seed: int
+    drain_seconds: int
 
 
 def serve_forever(config: ServerConfig) -> None:
@@ -54,4 +58,10 @@ async def _serve(config: ServerConfig) -> None:
             clock=time.time,
             die=lambda: os._exit(_CRASHED),
         )
-        await serve_engine(engine, api, host=config.host, port=config.port, grace_seconds=_GRACE_SECONDS)
+        # As in a pod of vLLM: Ready once it has a setpoint, or has waited for one in vain. It needs no warming up.
+        readiness = Readiness(time.monotonic)
+        readiness.expect_answer()
+        readiness.answered()
+        readiness.expect_setpoint(lambda: engine.core.governed.applied is not None)
+        WarmUp(readiness).install(api)
+        await serve_engine(engine, api, host=config.host, port=config.port, grace_seconds=config.drain_seconds)
