@@ -77,6 +77,14 @@ async def test_replicas_follow_the_load_up_at_once_and_down_after_the_window() -
 
 
 @in_virtual_time
+async def test_the_first_number_is_told_where_it_is_not_what_runs() -> None:
+    for seen, told in ((calm, 0), (crowded, 1)):
+        harness = scaled()
+        await minutes(harness, harness.tuner(), 1.5, seen)
+        assert (set_to(harness) == 1, harness.events.count("Rescaled")) == (not told, told)
+
+
+@in_virtual_time
 async def test_bounds_hold_the_number_and_that_is_said() -> None:
     harness = scaled(maxReplicas=2, minReplicas=2)
     tuner = harness.tuner()

@@ -50,8 +50,11 @@ class ScalingReport:
         known = state.idle or (balance is not None and balance.settled and balance.rate > 0.0)
         if begun and spec.live and known and desired is not None:
             self._set = desired.replicas
-        if before is None or self._set == before or desired is None:
+        if desired is None or self._set == before:
             return None
+        if before is None:
+            # The first number is a change where it is not that of the pods there were.
+            return None if desired.changed_at is None else _message(desired, spec.scaling)
         return f"{_pods(before)} before; {_message(desired, spec.scaling)}"
 
     def status(self, state: TuningState, spec: TuningSpec) -> ScalingStatus | None:
