@@ -7,8 +7,8 @@ import pytest
 from flyball_engine.contract import Limits
 from flyball_lab.benches.law.plays import FixedSetpoint, LoadCase
 from flyball_lab.benches.scaling import compare
-from flyball_lab.benches.scaling.compare import ATTAINED, CONSTANT, FLYBALL, HOURS, PRESET, RULES
-from flyball_lab.benches.scaling.load import DAY_SECONDS, NIGHT, PEAK, day, rate
+from flyball_lab.benches.scaling.compare import ATTAINED, CONSTANT, DAY, FLYBALL, HOURS, PRESET, RULES
+from flyball_lab.benches.scaling.load import NIGHT, PEAK
 from flyball_lab.benches.scaling.replica_fleet import ReplicaFleet
 from flyball_lab.benches.scaling.rules import Constant, Stabilised
 from flyball_lab.simulator.requests import Fate, Request
@@ -45,10 +45,10 @@ def test_a_replica_that_is_removed_finishes_what_it_has_and_gets_no_more() -> No
 
 
 def test_the_day_is_the_same_for_a_seed_and_quiet_at_night() -> None:
-    one, again, other = (day(seed) for seed in (1, 1, 2))
+    one, again, other = (DAY.requests(seed) for seed in (1, 1, 2))
     assert [request.arrival for request in one] == [request.arrival for request in again]
     assert len(one) != len(other)
-    assert (rate(0.0), rate(DAY_SECONDS / 2)) == pytest.approx((NIGHT, PEAK))
+    assert (DAY.rate(0.0), DAY.rate(DAY.seconds / 2)) == pytest.approx((NIGHT, PEAK))
 
 
 def test_windows_and_policies_hold_what_the_hpa_would() -> None:
@@ -61,7 +61,7 @@ def test_windows_and_policies_hold_what_the_hpa_would() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_each_rule_plays_the_begin_of_a_day(name: str) -> None:
-    run = compare.play(RULES[name](), seconds=300.0)
+    run = compare.play(RULES[name](1.0), seconds=300.0)
     assert 0.9 < run.attained <= 1.0
     assert 300.0 / 3600.0 <= run.hours <= 12 * 300.0 / 3600.0
 

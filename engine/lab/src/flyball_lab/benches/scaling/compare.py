@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.contract import Limits, Metric
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.plays import FixedSetpoint, LoadCase, keeps
-from flyball_lab.benches.scaling.load import DAY_SECONDS, day
-from flyball_lab.benches.scaling.replica_fleet import ReplicaFleet
+from flyball_lab.benches.scaling.load import Day
+from flyball_lab.benches.scaling.replica_fleet import CHOICES, ReplicaFleet
 from flyball_lab.benches.scaling.rules import (
     PERIOD,
     Constant,
@@ -36,10 +37,9 @@ TPOT: Final = 0.15
 #: The share of TPOT that a step may take: the law's margin.
 STEP_SHARE: Final = 0.92
 SEED: Final = 2
+DAY: Final = Day()
 #: Replicas at the start: the night's.
 FIRST: Final = 1
-#: Tokens that decodes read in the mean.
-_CONTEXT: Final = 660
 #: What is asked of Flyball's rule: of the requests, and of the replica-hours of the best peer that attains as much.
 ASKED: Final = (0.99, 0.85)
 ATTAINED: Final = "attained"
@@ -52,7 +52,7 @@ LARGEST_FLEET: Final = 8
 CONSTANT: Final = f"always {LARGEST_FLEET}"
 
 
-def tuning() -> TuningSpec:
+def tuning(speed: float) -> TuningSpec:
     """The service."""
     objectives = (
         LatencyObjective("first-token", Metric.TIME_TO_FIRST_TOKEN, TTFT, 0.01),
@@ -60,18 +60,18 @@ def tuning() -> TuningSpec:
     )
     sizes = PRESET.sizes
     envelope = Envelope(Span(4, sizes.max_num_seqs), Span(128, sizes.max_num_batched_tokens))
-    return TuningSpec(Mode.AUTO, envelope, objectives, scaling=bounds())
+    return TuningSpec(Mode.AUTO, envelope, objectives, scaling=bounds(speed))
 
 
-#: By name. A peer's first setting is the usual one.
-RULES: Final[Mapping[str, Callable[[], ScalingRule]]] = {
-    FLYBALL: lambda: Flyball(tuning()),
-    "HPA, 1 waiting per pod": lambda: QueueDepth(1.0),
-    "HPA, 0.2 waiting per pod": lambda: QueueDepth(0.2),
-    "llm-d SLO law, 0.55/0.40": lambda: SloPressure(TTFT, TPOT),
-    "llm-d SLO law, 0.80/0.60": lambda: SloPressure(TTFT, TPOT, up=0.80, down=0.60),
-    "WVA saturation, spare 0.10/3": Saturation,
-    CONSTANT: lambda: Constant(LARGEST_FLEET),
+#: By name, for a day that passes so many times as fast. A peer's first setting is the usual one.
+RULES: Final[Mapping[str, Callable[[float], ScalingRule]]] = {
+    FLYBALL: lambda speed: Flyball(tuning(speed)),
+    "HPA, 1 waiting per pod": lambda speed: QueueDepth(1.0, speed=speed),
+    "HPA, 0.2 waiting per pod": lambda speed: QueueDepth(0.2, speed=speed),
+    "llm-d SLO law, 0.55/0.40": lambda speed: SloPressure(TTFT, TPOT, speed=speed),
+    "llm-d SLO law, 0.80/0.60": lambda speed: SloPressure(TTFT, TPOT, up=0.80, down=0.60, speed=speed),
+    "WVA saturation, spare 0.10/3": lambda _: Saturation(),
+    CONSTANT: lambda _: Constant(LARGEST_FLEET),
 }
 
 
@@ -89,15 +89,27 @@ class Run:
         return {ATTAINED: self.attained, HOURS: self.hours, LARGEST: self.most, CHANGES: self.changes}
 
 
-def play(rule: ScalingRule, *, seed: int = SEED, seconds: float = DAY_SECONDS) -> Run:
-    """A day under a rule, and on until all is answered; what comes after `seconds` is left out."""
-    requests = [one for one in day(seed) if one.arrival < seconds]
-    case = LoadCase(name="day", preset=PRESET, phases=(), mean_context=_CONTEXT, seconds=seconds)
+def play(
+    rule: ScalingRule,
+    *,
+    day: Day = DAY,
+    seed: int = SEED,
+    seconds: float = math.inf,
+    choices: int = CHOICES,
+) -> Run:
+    """A day under a rule, and on until all is answered; what comes after `seconds` is left out.
+
+    Replicas start the faster, the faster the day passes. `choices`: of the router.
+    """
+    seconds = min(seconds, day.seconds)
+    requests = [one for one in day.requests(seed) if one.arrival < seconds]
+    case = LoadCase(name="day", preset=PRESET, phases=(), mean_context=day.context, seconds=seconds)
     fixed = FixedSetpoint(budget=STEP_SHARE * TPOT, deadline=TTFT).setpoint(case)
     limits = Limits(max_num_active_seqs=PRESET.sizes.max_num_seqs)
     setpoint = fixed.model_copy(update={"shed": None, "limits": limits})
     first = rule.number if isinstance(rule, Constant) else FIRST
-    fleet = ReplicaFleet(PRESET, setpoint, first=first, seed=seed)
+    preset = replace(PRESET, start_seconds=PRESET.start_seconds / day.speed)
+    fleet = ReplicaFleet(preset, setpoint, first=first, seed=seed, choices=choices)
     most, changes, done, oldest = first, 0, 0, 0
     for turn in range(1, int(seconds / PERIOD) + 1):
         now = turn * PERIOD
@@ -125,7 +137,7 @@ def measure() -> dict[str, dict[str, float]]:
     figures: dict[str, dict[str, float]] = {}
     for name, rule in RULES.items():
         try:
-            figures[name] = play(rule()).figures()
+            figures[name] = play(rule(DAY.speed)).figures()
         except KeyboardInterrupt:
             raise InterruptedPart(figures) from None
         print(f"  {name}: {figures[name]}", file=sys.stderr, flush=True)

@@ -1,15 +1,17 @@
 """A day of arrivals, made from a seed: quiet at night, a peak by day, and swarms as in Azure's conversation trace.
 
-The day is shorter than a real one, so that runs are short. Its slopes are steeper by as much, for all rules alike.
+The day is shorter than a real one, so that runs are short. Its slopes are steeper by as much, for all rules alike. On a
+cluster, where time is real, it passes faster still.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from flyball_lab.simulator.lengths import Shape, around
+from flyball_lab.simulator.lengths import around
 from flyball_lab.simulator.requests import Request
 from flyball_lab.simulator.workload import ArrivalPhase, workload
 
@@ -22,26 +24,47 @@ PEAK: Final = 13.0
 #: How the mean of stretches scatters about the day's (of the logarithm), and how times between requests do.
 SCATTER: Final = 0.12
 VARIATION: Final = 1.5
-SHAPE: Final[Shape] = around(600, 120)
+#: Tokens of prompts and answers in the mean.
+PROMPT: Final = 600
+ANSWER: Final = 120
 
 
-def rate(at: float) -> float:
-    """Requests per second in the mean of all days."""
-    by_day = math.pow(0.5 - 0.5 * math.cos(2 * math.pi * at / DAY_SECONDS), 1.5)
-    return NIGHT + (PEAK - NIGHT) * by_day
+@dataclass(frozen=True, kw_only=True)
+class Day:
+    """A day that passes `speed` times as fast as the bench's.
 
+    There are `split` times as many requests, each as much shorter: less of the load is due to chance.
+    """
 
-def day(seed: int) -> list[Request]:
-    """Its requests, in order."""
-    random = Random(seed)
-    stretches = [number * STRETCH_SECONDS for number in range(int(DAY_SECONDS / STRETCH_SECONDS))]
-    phases = [
-        ArrivalPhase(
-            seconds=STRETCH_SECONDS,
-            rate=rate(at + STRETCH_SECONDS / 2) * random.lognormvariate(-(SCATTER**2) / 2, SCATTER),
-            shape=SHAPE,
-            variation=VARIATION,
-        )
-        for at in stretches
-    ]
-    return workload(phases, random)
+    speed: float = 1.0
+    split: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return DAY_SECONDS / self.speed
+
+    def rate(self, at: float) -> float:
+        """Requests per second in the mean of all such days."""
+        by_day = math.pow(0.5 - 0.5 * math.cos(2 * math.pi * at / self.seconds), 1.5)
+        return self.split * (NIGHT + (PEAK - NIGHT) * by_day)
+
+    @property
+    def context(self) -> int:
+        """Tokens that a decode reads in the mean."""
+        return round((PROMPT + ANSWER / 2) / self.split)
+
+    def requests(self, seed: int) -> list[Request]:
+        """In order."""
+        random, shape = Random(seed), around(round(PROMPT / self.split), round(ANSWER / self.split))
+        stretches = [number * STRETCH_SECONDS for number in range(int(self.seconds / STRETCH_SECONDS))]
+        phases = [
+            ArrivalPhase(
+                seconds=STRETCH_SECONDS,
+                rate=self.rate(at + STRETCH_SECONDS / 2) * random.lognormvariate(-(SCATTER**2) / 2, SCATTER),
+                shape=shape,
+                variation=VARIATION,
+            )
+            for at in stretches
+        ]
+        return workload(phases, random)

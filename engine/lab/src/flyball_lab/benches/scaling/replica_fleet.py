@@ -1,6 +1,6 @@
 """Engines that come and go: a new one serves after its start, one that is removed finishes what it has.
 
-Requests go to the emptier of two Ready engines, which are drawn at random. All engines run under one setpoint that
+Requests go to the emptiest of so many Ready engines, which are drawn at random. All engines run under one setpoint that
 never moves, that of the law at this load: only the number of engines differs between rules.
 """
 
@@ -17,8 +17,8 @@ from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.requests import Request
 from flyball_lab.simulator.virtual import build
 
-#: Choices of the router.
-_CHOICES: Final = 2
+#: Choices of the router: a balancer of requests has two, a Service one.
+CHOICES: Final = 2
 
 
 @dataclass
@@ -38,7 +38,9 @@ class Replica:
 class ReplicaFleet:
     """The replicas of a service. `cost` counts replica-seconds: from the making of a pod until it has drained."""
 
-    def __init__(self, preset: EnginePreset, setpoint: Setpoint, *, first: int, seed: int) -> None:
+    def __init__(
+        self, preset: EnginePreset, setpoint: Setpoint, *, first: int, seed: int, choices: int = CHOICES
+    ) -> None:
         self.now = 0.0
         self.cost = 0.0
         self.replicas: list[Replica] = []
@@ -46,6 +48,7 @@ class ReplicaFleet:
         self.cores: list[Core] = []
         self._preset = preset
         self._setpoint = setpoint
+        self._choices = choices
         self._random = Random(seed)
         for _ in range(first):
             self._make(ready_at=0.0)
@@ -71,7 +74,7 @@ class ReplicaFleet:
     def submit(self, request: Request) -> None:
         """A request comes, when `request.arrival` says."""
         ready = self.ready
-        drawn = self._random.sample(ready, min(_CHOICES, len(ready)))
+        drawn = self._random.sample(ready, min(self._choices, len(ready)))
         for one in drawn:
             one.core.run(request.arrival)
         min(drawn, key=lambda one: one.requests).core.submit([request])

@@ -28,6 +28,8 @@ PERIOD: Final = 15.0
 #: Fewest and most replicas, of all rules.
 LEAST: Final = 1
 MOST: Final = 12
+#: For so long fewer replicas must do before they are removed: the default of the HPA and of `spec.scaling`, in seconds.
+DOWN_SECONDS: Final = 300.0
 
 
 class ScalingRule(Protocol):
@@ -66,7 +68,7 @@ class Stabilised:
     """What the HPA makes of recommendations: windows, and at most so many pods more or less in a period."""
 
     up_seconds: float = 0.0
-    down_seconds: float = 300.0
+    down_seconds: float = DOWN_SECONDS
     most_removed: tuple[int, float] = (MOST, PERIOD)
     up_period: float = PERIOD
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
@@ -94,11 +96,11 @@ class Stabilised:
 
 
 class QueueDepth:
-    """HPA: `target` waiting requests per pod in the mean of all."""
+    """HPA: `target` waiting requests per pod in the mean of all. `speed`: of the day, by which windows are shorter."""
 
-    def __init__(self, target: float) -> None:
+    def __init__(self, target: float, *, speed: float = 1.0) -> None:
         self._target = target
-        self._stabilised = Stabilised()
+        self._stabilised = Stabilised(down_seconds=DOWN_SECONDS / speed)
 
     def replicas(self, fleet: ReplicaFleet, recent: Sequence[Request]) -> int:  # noqa: ARG002 - others need it
         """⌈replicas · usage/target⌉, outside a tolerance of a tenth."""
@@ -113,13 +115,21 @@ class QueueDepth:
 
 
 class SloPressure:
-    """llm-d: p90 of first tokens and of tokens over their objectives; `up` and `down` are ends of the dead band."""
+    """llm-d: p90 of first tokens and of tokens over their objectives; `up` and `down` are ends of the dead band.
 
-    def __init__(self, ttft: float, tpot: float, *, up: float = 0.55, down: float = 0.40) -> None:
+    `speed`: of the day, by which windows are shorter.
+    """
+
+    def __init__(self, ttft: float, tpot: float, *, up: float = 0.55, down: float = 0.40, speed: float = 1.0) -> None:
         self._objectives = (ttft, tpot)
         self._up, self._down = up, down
         self._pressures: deque[float] = deque(maxlen=3)
-        self._stabilised = Stabilised(up_seconds=30.0, down_seconds=180.0, most_removed=(1, 120.0), up_period=60.0)
+        self._stabilised = Stabilised(
+            up_seconds=30.0 / speed,
+            down_seconds=180.0 / speed,
+            most_removed=(1, 120.0 / speed),
+            up_period=60.0 / speed,
+        )
 
     def replicas(self, fleet: ReplicaFleet, recent: Sequence[Request]) -> int:
         """Of n that run, n + ⌈n(s·c/up − 1)⌉ above, n − ⌊n(1 − s/down)⌋ below; c is the share that is Ready."""
@@ -201,9 +211,9 @@ class Constant:
         return self.number
 
 
-def bounds() -> Bounds:
-    """Of Flyball's rule: windows as `spec.scaling` has them by default."""
-    return Bounds(least=LEAST, most=MOST, up_seconds=0.0, down_seconds=300.0)
+def bounds(speed: float = 1.0) -> Bounds:
+    """Of Flyball's rule: windows as `spec.scaling` has them by default, shorter where the day passes faster."""
+    return Bounds(least=LEAST, most=MOST, up_seconds=0.0, down_seconds=DOWN_SECONDS / speed)
 
 
 def _p90(values: Sequence[float]) -> float:
