@@ -16,11 +16,13 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from flyball_engine.batching.gate import QUEUE_FULL_SECONDS, spread
 from flyball_engine.batching.outcomes import LedgerCounts
+from flyball_engine.contract import HEALTH_PATH, READY_HEADER
+from flyball_engine.control.readiness import Readiness
 from flyball_lab.openai.app import Api, Gone, Headers, NotServedError, moment, overloaded, told
 from flyball_lab.openai.load import EngineLoad
 from flyball_lab.openai.reply import error
@@ -127,7 +129,13 @@ class _Backend:
 
 
 def build_api(
-    engine: SimulatedEngine, *, model: str, random: Random, clock: Callable[[], float], die: Callable[[], None]
+    engine: SimulatedEngine,
+    *,
+    model: str,
+    random: Random,
+    clock: Callable[[], float],
+    readiness: Readiness,
+    die: Callable[[], None],
 ) -> Starlette:
     """The ASGI application. `clock` gives the time of day; `die` ends the process at once."""
     api: Api[CompletionBody | ChatBody] = Api(
@@ -138,6 +146,10 @@ def build_api(
         random=random,
         clock=clock,
     )
+
+    async def health(http: HttpRequest) -> Response:
+        lacks = readiness.lacks() if READY_HEADER in http.headers else None
+        return Response(status_code=200) if lacks is None else PlainTextResponse(lacks, status_code=503)
 
     async def slow_down(http: HttpRequest) -> Response:
         try:
@@ -154,6 +166,8 @@ def build_api(
 
     return Starlette(
         routes=[
+            # Before the one of all engines: a pod's probe of readiness asks for more.
+            Route(HEALTH_PATH, health, methods=["GET"]),
             *api.routes(),
             Route("/simulator/slow-down", slow_down, methods=["PUT"]),
             Route("/simulator/crash", crash, methods=["POST"]),

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from flyball_engine.control.readiness import Readiness
-from flyball_engine.vllm.warm_up import WarmUp
 from flyball_lab.openai.server import serve_engine
 from flyball_lab.simulator.api import build_api
 from flyball_lab.simulator.presets import EnginePreset
@@ -51,17 +50,17 @@ async def _serve(config: ServerConfig) -> None:
     await asyncio.sleep(config.start_seconds)
     with TemporaryDirectory(prefix="flyball-simulator-") as folder:
         engine = SimulatedEngine(config.preset, Path(folder), clock=time.monotonic, seed=config.seed)
-        api = build_api(
-            engine,
-            model=config.model,
-            random=Random(config.seed),
-            clock=time.time,
-            die=lambda: os._exit(_CRASHED),
-        )
         # As in a pod of vLLM: Ready once it has a setpoint, or has waited for one in vain. It needs no warming up.
         readiness = Readiness(time.monotonic)
         readiness.expect_answer()
         readiness.answered()
         readiness.expect_setpoint(lambda: engine.core.governed.applied is not None)
-        WarmUp(readiness).install(api)
+        api = build_api(
+            engine,
+            model=config.model,
+            random=Random(config.seed),
+            clock=time.time,
+            readiness=readiness,
+            die=lambda: os._exit(_CRASHED),
+        )
         await serve_engine(engine, api, host=config.host, port=config.port, grace_seconds=config.drain_seconds)
