@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.cli.doctor.collect import POLICIES, bounded
+from flyball_operator.cli.doctor.collect import BINDINGS, POLICIES, bounded
 from flyball_operator.cli.doctor.examine import CHECKS
 from flyball_operator.cli.entry import main
 from flyball_operator.kube.errors import ForbiddenError
@@ -39,6 +39,7 @@ def stored(world: World) -> StoredApi:
     objects += [(INFERENCE_SERVICES, one) for one in world.services]
     objects += [(NETWORK_POLICIES, one) for one in world.policies]
     objects += [(POLICIES, one) for one in world.admission]
+    objects += [(BINDINGS, one) for one in world.bindings]
     objects += [(CONFIG_MAPS, world.keys)] if world.keys is not None else []
     for lease in world.leases.values():
         lease["spec"].pop("renewTime", None)

@@ -45,6 +45,7 @@ class World:
             "metadata": {"name": "flyball", "namespace": HOME, "labels": labels},
             "spec": {
                 "replicas": 1,
+                "selector": {"matchLabels": OPERATOR_LABELS},
                 "template": {
                     "metadata": {"labels": OPERATOR_LABELS},
                     "spec": {
@@ -53,7 +54,7 @@ class World:
                     },
                 },
             },
-            "status": {"readyReplicas": 1},
+            "status": {"replicas": 1, "updatedReplicas": 1, "readyReplicas": 1},
         }
         self.set(
             FLYBALL_NAMESPACES=TEAM,
@@ -65,6 +66,7 @@ class World:
         self.operators = [self.operator]
         self.operator_pods: list[Object] = []
         """Of all operators, where some are not Ready."""
+        self.operator_events: list[Object] = []
         self.leases = {
             (HOME, "flyball"): self.lease(HOME, "flyball", "flyball-0"),
             (TEAM, names.NAMESPACE_LEASE): self.lease(TEAM, names.NAMESPACE_LEASE, f"{HOME}/flyball"),
@@ -106,6 +108,7 @@ class World:
         self.searched_exists = True
         self.services_asked = True
         self.admission: list[Object] = [{"metadata": {"name": "flyball-owned", "labels": OPERATOR_LABELS}}]
+        self.bindings: list[Object] = [{"metadata": {"name": "flyball-owned"}, "spec": {"policyName": "flyball-owned"}}]
 
     @staticmethod
     def lease(namespace: str, name: str, holder: str, renewed: str = "2026-01-01T12:00:00.000000Z") -> Object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from flyball_operator.api import names
 from flyball_operator.cli.doctor.examine import examine
 from flyball_operator.cli.doctor.findings import Finding, Level, as_json, healthy, text_lines
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread
+from flyball_operator.tuning.observe.signals import Missing
 from support.installations import HOME, NOW, OPERATOR_LABELS, TEAM, Change, World
 
 
@@ -23,6 +26,7 @@ def installation(world: World) -> Installation:
             {name: lease for (space, name), lease in world.leases.items() if space == HOME},
             [f"{verb} {resource} in namespace {TEAM}" for verb, resource in sorted(world.denied)],
             world.operator_pods,
+            world.operator_events,
         )
         for one in world.operators
     ]
@@ -41,6 +45,7 @@ def installation(world: World) -> Installation:
         operators=operators,
         tenants=[tenant] if world.services and world.services_asked else [],
         admission=world.admission,
+        bindings=world.bindings,
         namespace_labels={HOME: world.home["metadata"]["labels"]},
         searched=world.searched,
         searched_exists=world.searched_exists,
@@ -118,6 +123,21 @@ def without_its_image(world: World) -> None:
     world.operator_pods = [{"metadata": {"name": "flyball-0"}, "status": status}]
 
 
+def upgrade_that_hangs(world: World) -> None:
+    world.operator["status"].update(replicas=2)
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "flyball/operator:9"'}
+    status = {"containerStatuses": [{"name": "operator", "state": {"waiting": waiting}}]}
+    world.operator_pods = [{"metadata": {"name": "flyball-1"}, "status": status}]
+
+
+def without_a_secret(world: World) -> None:
+    world.operator["status"] = {}
+    creating = {"containerStatuses": [{"name": "operator", "state": {"waiting": {"reason": "ContainerCreating"}}}]}
+    pod = {"metadata": {"name": "flyball-0", "uid": "uid-0"}, "status": creating, "spec": {"nodeName": "node-1"}}
+    failed = {"reason": "FailedMount", "message": 'secret "prometheus" not found', "metadata": {}}
+    world.operator_pods, world.operator_events = [pod], [failed | {"involvedObject": {"uid": "uid-0"}}]
+
+
 def not_annotated(world: World) -> None:
     world.pod["metadata"]["annotations"] = {}
     world.say("MetricsAvailable", "False", "NotScraped", "no job scrapes port 8001")
@@ -159,7 +179,8 @@ BROKEN: list[Any] = [
         "crd",
         Level.FAIL,
         "it lacks spec.tuning",
-        "helm upgrade fly charts/flyball -n flyball-system --reset-then-reuse-values   # or, if that release is gone: "
+        "helm upgrade fly charts/flyball -n flyball-system --reset-then-reuse-values --force-conflicts   "
+        "# Helm 3: without --force-conflicts; if that release is gone: "
         "flyball crd | kubectl apply --server-side --force-conflicts -f -",
         id="older-crd-of-a-release",
     ),
@@ -189,7 +210,7 @@ BROKEN: list[Any] = [
         "versions",
         Level.WARN,
         "with the plugin v9.9.9-rc.1",
-        "set image.tag and plugin.image.tag alike",
+        f"--set image.tag={__version__} --set plugin.image.tag={__version__}",
         id="other-plugin",
     ),
     pytest.param(
@@ -236,6 +257,46 @@ BROKEN: list[Any] = [
         id="policies",
     ),
     pytest.param(
+        lambda world: world.bindings.clear(),
+        "admission-policies",
+        Level.FAIL,
+        "flyball-owned: no binding",
+        "helm upgrade",
+        id="unbound",
+    ),
+    pytest.param(
+        upgrade_that_hangs,
+        "operator",
+        Level.FAIL,
+        "1 of 1 pods Ready, but not of its present template; pod flyball-1, container operator: Back-off pulling",
+        "image.tag",
+        id="hanging-upgrade",
+    ),
+    pytest.param(
+        lambda world: world.operator["status"].update(updatedReplicas=0),
+        "operator",
+        Level.WARN,
+        "1 of 1 pods Ready, but not of its present template",
+        "kubectl rollout status deployment/flyball -n flyball-system",
+        id="upgrade",
+    ),
+    pytest.param(
+        without_a_secret,
+        "operator",
+        Level.FAIL,
+        'secret "prometheus" not found',
+        "make the named object in namespace flyball-system",
+        id="no-secret",
+    ),
+    pytest.param(
+        lambda world: (world.set(FLYBALL_NAMESPACES="team-b"), world.service.update(status={})),
+        "services",
+        Level.FAIL,
+        "no operator has looked at it",
+        "--set 'watch.namespaces={team-b,team-a}'",
+        id="namespace-not-named",
+    ),
+    pytest.param(
         lambda world: hand_over(world, "2026-01-01T11:54:59.000000Z"),
         "namespaces",
         Level.FAIL,
@@ -279,7 +340,12 @@ BROKEN: list[Any] = [
         id="unsigned",
     ),
     pytest.param(
-        other_clients_only, "network-policies", Level.FAIL, "deny lets", "edit networkpolicy deny", id="network-policy"
+        other_clients_only,
+        "network-policies",
+        Level.FAIL,
+        "deny lets",
+        "patch networkpolicy deny -n team-a --type=json",
+        id="network-policy",
     ),
     pytest.param(
         lambda world: world.set(FLYBALL_PROMETHEUS_URL=""),
@@ -322,7 +388,7 @@ BROKEN: list[Any] = [
         "services",
         Level.FAIL,
         "no operator has looked after team-a since 2025-12-31T00:00:00Z",
-        "watch.namespaces",
+        "kubectl logs deployment/flyball -n flyball-system",
         id="unattended",
     ),
     pytest.param(
@@ -354,7 +420,7 @@ BROKEN: list[Any] = [
         "services",
         Level.WARN,
         "Paused",
-        "explain chat",
+        "flyball resume chat -n team-a",
         id="paused",
     ),
     pytest.param(
@@ -364,6 +430,24 @@ BROKEN: list[Any] = [
         "RolledBack: ArgumentRefused: --nonsense",
         "Correct the spec",
         id="rolled-back",
+    ),
+    pytest.param(
+        lambda world: world.say(
+            "Progressing", "True", "RollingOut", 'ConfigMissing: pod chat-1: secret "hub" not found'
+        ),
+        "rollouts",
+        Level.WARN,
+        'RollingOut: ConfigMissing: pod chat-1: secret "hub" not found',
+        "Create the Secret",
+        id="waits-for-a-secret",
+    ),
+    pytest.param(
+        lambda world: world.say("Progressing", "True", "Unschedulable", "pod chat-1: 0/3 nodes; the rollout waits"),
+        "rollouts",
+        Level.WARN,
+        "Unschedulable: pod chat-1",
+        "Add a node",
+        id="shortage",
     ),
     pytest.param(
         lambda world: (
@@ -418,6 +502,7 @@ def test_what_is_broken_is_named_by_its_check(
 FOLLOWS = {
     "none": {"namespaces"},
     "unwatched": {"prometheus"},
+    "namespace-not-named": {"prometheus"},
     "unattended": {"prometheus"},
     "other-plugin": {"plugin"},
 }
@@ -610,3 +695,46 @@ def test_the_document_has_every_finding() -> None:
     assert document["healthy"] is False
     assert {frozenset(one) for one in document["checks"]} == {frozenset({"check", "level", "message", "mend"})}
     assert {one["level"] for one in document["checks"]} <= {"OK", "WARN", "FAIL", "SKIP"}
+
+
+def test_a_namespace_that_a_second_release_names_is_told_with_what_takes_it_away() -> None:
+    def second(world: World, named: str) -> None:
+        world.operators.append(copy.deepcopy(world.operator))
+        world.operators[1]["metadata"].update(name="second", namespace="other")
+        for item in world.operators[1]["spec"]["template"]["spec"]["containers"][0]["env"]:
+            item["value"] = {"FLYBALL_NAMESPACES": named, "FLYBALL_LEASE_NAME": "second"}.get(
+                item["name"], item["value"]
+            )
+
+    def told(named: str) -> Finding:
+        found = [one for one in examined(lambda world: second(world, named)) if one.check == "namespaces"]
+        assert [one.level for one in found] == [Level.WARN]
+        assert "team-a is looked after by flyball-system/flyball; other/second names it, too" in found[0].message
+        return found[0]
+
+    assert told("team-b,team-a").mend.endswith("-n other --reset-then-reuse-values --set 'watch.namespaces={team-b}'")
+    assert told("team-a").mend.startswith("helm uninstall second -n other   # or")
+
+
+def test_a_namespace_that_labels_select_is_mended_by_labels() -> None:
+    def selected(world: World) -> None:
+        world.set(FLYBALL_NAMESPACES="", FLYBALL_WATCH_NAMESPACE_SELECTOR="team=yes")
+        world.service["status"] = {}
+
+    (found,) = [one for one in examined(selected) if one.check == "services"]
+    assert "labels team=yes, and a RoleBinding" in found.mend
+
+
+def test_every_reason_of_prometheus_has_a_step() -> None:
+    for reason in Missing:
+        findings = examined(functools.partial(World.say, kind="MetricsAvailable", status="False", reason=reason))
+        assert [one.mend for one in bad(findings) if one.mend and "{" not in one.mend]
+
+
+def test_a_pod_whose_template_forbids_scraping_is_mended_in_the_spec() -> None:
+    def forbidden(world: World) -> None:
+        not_annotated(world)
+        world.service["spec"]["podTemplate"] = {"annotations": {names.ANNOTATION_SCRAPE: "false"}}
+
+    (found,) = bad(examined(forbidden))
+    assert "in spec.podTemplate.annotations to true" in found.mend

@@ -24,6 +24,7 @@ _POD_LOG: Final = "Read the log of the container that ended: kubectl logs POD --
 _OPERATOR_LOG: Final = "Read the operator's log."
 _SCRAPING: Final = "Look at the targets in Prometheus, and at NetworkPolicies; flyball doctor checks the scraping."
 
+
 #: Reasons that ask nothing of anybody are not here.
 ADVICE: Final[Mapping[str, str]] = {
     AcceptedReason.UNKNOWN_ANNOTATION: "Correct or remove the annotation.",
@@ -132,3 +133,11 @@ ADVICE: Final[Mapping[str, str]] = {
     ScalingReason.ROLLOUT_UNDER_WAY: _WAIT,
     ScalingReason.NO_CAPACITY_ESTIMATE: "Mend what CapacitySufficient says: replicas stay as they are until then.",
 }
+
+
+def advice(reason: str, *, name: str, namespace: str, desired: str = "") -> str:
+    """What to do about a reason that this service gives; empty where nothing is. `desired`: how many pods, if known."""
+    text = ADVICE.get(reason, "")
+    for field, value in (("name", name), ("namespace", namespace), ("desired", desired)):
+        text = text.replace(f"{{{field}}}", value)
+    return text

@@ -24,7 +24,7 @@ from flyball_operator.api.v1alpha1 import (
     Overload,
     Range,
 )
-from flyball_operator.cli.advice import ADVICE
+from flyball_operator.cli.advice import advice
 from flyball_operator.cli.found_service import Found, ago, sentence
 from flyball_operator.cli.limits import OVERLOAD_EXCEPTION, change_in_words, limits_in_words, queueing_in_words
 from flyball_operator.reconcile.plan import history
@@ -356,17 +356,14 @@ def _next(found: Found) -> Iterator[str]:
     if not found.status.conditions:
         yield "Next: if this stays for a minute, flyball doctor says whether an operator looks after this namespace."
         return
-    advice = list(dict.fromkeys(text for reason in _reasons(found) if (text := _advice(found, reason))))
-    yield f"Next: {' '.join(advice[:2])}" if advice else "There is nothing to do."
+    steps = list(dict.fromkeys(text for reason in _reasons(found) if (text := _advice(found, reason))))
+    yield f"Next: {' '.join(steps[:2])}" if steps else "There is nothing to do."
 
 
 def _advice(found: Found, reason: str) -> str:
     desired = found.status.desired_replicas
     shown = "" if desired is None else f", {desired}"
-    text = ADVICE.get(reason, "")
-    for field, value in (("name", found.meta.name), ("namespace", found.meta.namespace), ("desired", shown)):
-        text = text.replace(f"{{{field}}}", value)
-    return text
+    return advice(reason, name=found.meta.name, namespace=found.meta.namespace, desired=shown)
 
 
 def _reasons(found: Found) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,10 +12,10 @@ from flyball_operator.api import names
 from flyball_operator.api.objects import moment
 from flyball_operator.api.served_schema import lacked
 from flyball_operator.api.shards import shards
+from flyball_operator.cli.doctor import mends
 from flyball_operator.cli.doctor.findings import Finding, fail, ok, skip, warn
 from flyball_operator.cli.doctor.installation import Installation, Operator, Unread, operator_container
 from flyball_operator.reconcile.plan import causes
-from flyball_operator.reconcile.plan.cause import CauseReason
 
 #: The least minor version of Kubernetes 1 that the chart installs on (`kubeVersion`).
 LEAST_MINOR: Final = 31
@@ -25,9 +25,6 @@ STALE: Final = timedelta(minutes=2)
 _MOST_NAMED: Final = 3
 #: A tag that names a version; local images are tagged by their content.
 _VERSION: Final = re.compile(r"v?\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?")
-_OF_IMAGE: Final = frozenset({CauseReason.IMAGE_PULL_FAILED.value, CauseReason.INVALID_IMAGE_NAME.value})
-_CORRECT_IMAGE: Final = "set image.registry, image.repository and image.tag to an image that nodes can pull"
-_UPGRADE: Final = "helm upgrade {release} charts/flyball -n {namespace} --reset-then-reuse-values"
 
 
 def cluster_version(installation: Installation) -> Iterator[Finding]:
@@ -64,11 +61,8 @@ def crd(installation: Installation) -> Iterator[Finding]:
 
 def _newer_crd(found: Mapping[str, Any], apply: str) -> str:
     """A chart's release upgrades its own CRD. Its annotations outlast it: then the CRD is applied by hand."""
-    notes = found["metadata"].get("annotations") or {}
-    release, namespace = notes.get("meta.helm.sh/release-name"), notes.get("meta.helm.sh/release-namespace")
-    if not release or not namespace:
-        return apply
-    return f"{_UPGRADE.format(release=release, namespace=namespace)}   # or, if that release is gone: {apply}"
+    repair = mends.repair_maker(found)
+    return f"{repair}; if that release is gone: {apply}" if repair else apply
 
 
 def _schema(check: str, found: Mapping[str, Any], mend: str) -> Finding:
@@ -95,17 +89,31 @@ def operators(installation: Installation) -> Iterator[Finding]:
     elif not found:
         yield fail(check, "no operator was found", "install the chart: charts/flyball")
     for one in found:
-        wanted, ready = one.replicas, one.ready
-        if not wanted:
+        if not one.replicas:
             mend = f"kubectl scale deployment {one.name} -n {one.namespace} --replicas=1"
             yield fail(check, f"{one.where} is scaled to 0", mend)
-        elif ready < wanted:
-            level, said = warn if ready else fail, f"{one.where}: {ready} of {wanted} pods Ready"
-            why = causes.find(one.pods, None, None, now=installation.now)
-            mend = _CORRECT_IMAGE if why is not None and why.reason in _OF_IMAGE else log_command(one)
-            yield level(check, said if why is None else f"{said}; {why.message}", mend)
+        elif one.rolled_out:
+            yield ok(check, f"{one.where}: {_ready(one)}")
         else:
-            yield ok(check, f"{one.where}: {ready} of {wanted} pods Ready")
+            yield _not_rolled_out(check, one, installation)
+
+
+def _ready(operator: Operator) -> str:
+    return f"{operator.ready} of {operator.replicas} pods Ready"
+
+
+def _not_rolled_out(check: str, operator: Operator, installation: Installation) -> Finding:
+    """Of an operator whose pods are not all as they should be. Earlier ones may go on beside one that cannot start."""
+    whole, said = operator.ready >= operator.replicas, f"{operator.where}: {_ready(operator)}"
+    why = causes.find(operator.pods, operator.deployment, None, operator.events, now=installation.now)
+    if whole:
+        said += ", but not of its present template"
+    if why is not None:
+        level = fail if whole or not operator.ready else warn
+        return level(check, f"{said}; {why.message}", mends.of_pods(operator, why.reason))
+    if whole:
+        return warn(check, said, f"kubectl rollout status deployment/{operator.name} -n {operator.namespace}")
+    return (warn if operator.ready else fail)(check, said, mends.log_command(operator))
 
 
 def versions(installation: Installation) -> Iterator[Finding]:
@@ -126,7 +134,7 @@ def versions(installation: Installation) -> Iterator[Finding]:
             yield warn(
                 check,
                 f"{one.where} runs the operator {tag} with the plugin {plugin}",
-                "set image.tag and plugin.image.tag alike",
+                mends.upgrade(one, f"image.tag={release or tag}", f"plugin.image.tag={release or tag}"),
             )
         elif tag and tag == plugin:
             yield ok(check, f"{one.where}: operator and plugin are of one version, {tag}")
@@ -154,7 +162,7 @@ def leases(installation: Installation) -> Iterator[Finding]:
         wanted = election(one)
         unheld = [said for name in wanted if (said := _unheld(name, one.leases.get(name), installation)) is not None]
         if unheld:
-            yield fail(check, f"{one.where}: {listed(unheld, '; ')}", log_command(one))
+            yield fail(check, f"{one.where}: {listed(unheld, '; ')}", mends.log_command(one))
         else:
             holders = {one.leases[name]["spec"]["holderIdentity"] for name in wanted}
             yield ok(check, f"{one.where}: {len(wanted)} held, by {listed(sorted(holders))}")
@@ -186,13 +194,7 @@ def rights(installation: Installation) -> Iterator[Finding]:
         if isinstance(one.denied, Unread):
             yield unread(check, f"{one.where}: rights of its account cannot be asked for", one.denied)
         elif one.denied:
-            yield fail(
-                check,
-                f"{one.where}: not granted: {listed(one.denied, '; ')}",
-                _UPGRADE.format(
-                    release=one.labels.get("app.kubernetes.io/instance", one.name), namespace=one.namespace
-                ),
-            )
+            yield fail(check, f"{one.where}: not granted: {listed(one.denied, '; ')}", mends.repair(one))
         else:
             yield ok(check, f"{one.where}: its account may do what it needs")
 
@@ -208,19 +210,26 @@ def admission(installation: Installation) -> Iterator[Finding]:
             "none of Flyball's: the operator's account may change any Deployment where it has rights",
             "set admissionPolicies.operator=true in the chart's values",
         )
+    elif isinstance(installation.bindings, Unread):
+        yield unread(check, "their bindings cannot be listed", installation.bindings)
     else:
-        yield ok(check, listed(sorted(one["metadata"]["name"] for one in found)))
+        bound = {one["spec"].get("policyName") for one in installation.bindings}
+        loose = [one for one in found if one["metadata"]["name"] not in bound]
+        if loose:
+            mend = mends.repair_maker(loose[0]) or "helm upgrade the release that made it"
+            yield fail(check, f"{_named(loose)}: no binding, so nothing is checked by it", mend)
+        else:
+            yield ok(check, _named(found))
+
+
+def _named(policies: Iterable[Mapping[str, Any]]) -> str:
+    return listed(sorted(one["metadata"]["name"] for one in policies))
 
 
 def known_operators(installation: Installation) -> Iterator[Operator]:
     """Those that were found."""
     if not isinstance(installation.operators, Unread):
         yield from installation.operators
-
-
-def log_command(operator: Operator) -> str:
-    """Shows the end of an operator's log."""
-    return f"kubectl logs deployment/{operator.name} -n {operator.namespace} --tail=20"
 
 
 def unread(check: str, what: str, found: Unread, other: str = "") -> Finding:

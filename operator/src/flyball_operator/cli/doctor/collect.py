@@ -22,6 +22,7 @@ from flyball_operator.kube.resources import (
     CONFIG_MAPS,
     CRDS,
     DEPLOYMENTS,
+    EVENTS,
     INFERENCE_SERVICES,
     LEASES,
     NAMESPACES,
@@ -40,6 +41,7 @@ _PARALLEL: Final = 8
 #: As the chart labels what is the operator's.
 _OPERATORS: Final = "app.kubernetes.io/component=operator"
 POLICIES: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", ("list",))
+BINDINGS: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", ("list",))
 _REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
 
 
@@ -67,6 +69,7 @@ async def collect(api: KubeApi, scope: Scope) -> Installation:
         operators=operators,
         tenants=tenants,
         admission=await _all(api, POLICIES, None, _OPERATORS),
+        bindings=await _all(api, BINDINGS, None),
         namespace_labels={
             home: found["metadata"].get("labels") or {}
             for home in sorted(homes)
@@ -120,16 +123,18 @@ async def _operator(api: KubeApi, deployment: Object, places: Sequence[str]) -> 
             unread = lease
         elif lease is not None:
             leases[name] = lease
-    return Operator(deployment, unread or leases, await _denied(api, bare, places), await _pods(api, bare))
+    pods, events = await _pods(api, bare)
+    return Operator(deployment, unread or leases, await _denied(api, bare, places), pods, events)
 
 
-async def _pods(api: KubeApi, operator: Operator) -> Sequence[Object]:
-    """Its pods, where some are not Ready: they say why."""
-    if operator.ready >= operator.replicas:
-        return ()
-    chosen = ",".join(f"{key}={value}" for key, value in sorted(operator.labels.items()))
-    found = await _all(api, PODS, operator.namespace, chosen)
-    return () if isinstance(found, Unread) else found
+async def _pods(api: KubeApi, operator: Operator) -> tuple[Sequence[Object], Sequence[Object]]:
+    """Its pods and the events beside them, where some are not Ready: they say why."""
+    if operator.rolled_out:
+        return (), ()
+    chosen = operator.deployment["spec"]["selector"]["matchLabels"]
+    pods = await _all(api, PODS, operator.namespace, ",".join(f"{key}={chosen[key]}" for key in sorted(chosen)))
+    events = await _all(api, EVENTS, operator.namespace)
+    return (() if isinstance(pods, Unread) else pods), (() if isinstance(events, Unread) else events)
 
 
 async def _denied(api: KubeApi, operator: Operator, places: Sequence[str]) -> list[str] | Unread:
@@ -155,8 +160,7 @@ def _rights(operator: Operator, places: Sequence[str]) -> Iterator[Right]:
     """Those that its start asks for, and those on public keys; of selected namespaces, where there are services."""
     settings = operator.settings
     selected = bool(settings.get("FLYBALL_WATCH_NAMESPACE_SELECTOR"))
-    named = [part.strip() for part in settings.get("FLYBALL_NAMESPACES", "").split(",") if part.strip()]
-    spaces: Sequence[str | None] = [None] if "*" in named else (named or [operator.namespace])
+    spaces: Sequence[str | None] = [None] if "*" in operator.namespaces else operator.namespaces
     spaces, secret = places if selected else spaces, settings.get("FLYBALL_SIGNING_KEY_SECRET", "")
     yield from needed(
         spaces,

@@ -29,13 +29,14 @@ class Operator:
     """A Deployment of the operator.
 
     `leases`: those of its election that there are, by name. `denied`: rights that its account lacks, in words.
-    `pods`: its own, where some are not Ready and pods may be listed.
+    `pods`, `events`: of its own, where some are not Ready and these may be listed.
     """
 
     deployment: Object
     leases: Mapping[str, Object] | Unread
     denied: Sequence[str] | Unread
     pods: Sequence[Object] = ()
+    events: Sequence[Object] = ()
 
     @property
     def name(self) -> str:
@@ -68,6 +69,26 @@ class Operator:
         return int((self.deployment.get("status") or {}).get("readyReplicas") or 0)
 
     @property
+    def rolled_out(self) -> bool:
+        """Whether all its pods, and no others, have its present template and are Ready."""
+        status = self.deployment.get("status") or {}
+        seen = status.get("observedGeneration", 0) == self.deployment["metadata"].get("generation", 0)
+        counts = {int(status.get(field) or 0) for field in ("replicas", "updatedReplicas", "readyReplicas")}
+        return seen and counts == {self.replicas}
+
+    @property
+    def namespaces(self) -> Sequence[str]:
+        """Namespaces that it is told to look after by name; `*` is all, none where it selects them by their labels."""
+        if self.settings.get("FLYBALL_WATCH_NAMESPACE_SELECTOR"):
+            return ()
+        named = [part.strip() for part in self.settings.get("FLYBALL_NAMESPACES", "").split(",") if part.strip()]
+        return named or [self.namespace]
+
+    def watches(self, namespace: str) -> bool:
+        """Whether it is told to look after a namespace by name, or after all."""
+        return namespace in self.namespaces or "*" in self.namespaces
+
+    @property
     def settings(self) -> Mapping[str, str]:
         """Its environment variables with a value."""
         return settings_of(self.deployment)
@@ -94,6 +115,8 @@ class Tenant:
 class Installation:
     """All that was read. `now`: by the clock of whoever asked. `namespace_labels`: by namespace of an operator.
 
+    `admission`, `bindings`: ValidatingAdmissionPolicies of the chart, and the bindings of all.
+
     `searched`: the only namespace in which operators were looked for; None for all. `searched_exists`: whether it is
     there, as far as is known. `services_asked`: whether services were looked for.
     """
@@ -104,6 +127,7 @@ class Installation:
     operators: Sequence[Operator] | Unread
     tenants: Sequence[Tenant] | Unread
     admission: Sequence[Object] | Unread
+    bindings: Sequence[Object] | Unread
     namespace_labels: Mapping[str, Mapping[str, str]]
     searched: str | None = None
     searched_exists: bool = True

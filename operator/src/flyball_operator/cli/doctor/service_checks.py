@@ -10,13 +10,16 @@ from flyball_operator.api.engine_container import engine_container, plugin_image
 from flyball_operator.api.objects import Object, annotation, moment
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cli.advice import ADVICE
-from flyball_operator.cli.doctor.checks import known_operators, listed, log_command, unread
+from flyball_operator.cli.doctor import mends
+from flyball_operator.cli.doctor.checks import known_operators, listed, unread
 from flyball_operator.cli.doctor.findings import Finding, fail, ok, warn
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, services
 from flyball_operator.cli.doctor.reachable import Caller, blocking
 from flyball_operator.cli.found_service import unattended_since
+from flyball_operator.keys.public_keys import RECHECK_SECONDS
 from flyball_operator.kube.namespace_leases import LEASE_SECONDS
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
+from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
@@ -29,6 +32,8 @@ _SCRAPES: Final = frozenset({Missing.NOT_SCRAPED, Missing.STALE, Missing.PARTIAL
 #: Of Tuned: somebody wants it so.
 _CHOSEN: Final = frozenset({Reason.DISABLED, Reason.RECOMMEND_ONLY, Reason.PAUSED, Reason.PAUSE_UNCLEAR})
 _PROMETHEUS: Final = frozenset(Missing) - _SCRAPES
+#: In which the operator looks at its ConfigMaps of public keys again.
+_KEYS_MINUTES: Final = round(RECHECK_SECONDS / 60)
 
 
 def prometheus(installation: Installation) -> Iterator[Finding]:
@@ -45,7 +50,9 @@ def prometheus(installation: Installation) -> Iterator[Finding]:
             by_reason.setdefault(str(condition["reason"]), []).append(service)
     for reason, found in sorted(by_reason.items()):
         said = _condition(found[0], ConditionType.METRICS_AVAILABLE)["message"]
-        yield fail(check, f"{reason} for {_named(found)}: {said}", "docs/operations.md, MetricsAvailable, has the step")
+        urls = {one.settings.get("FLYBALL_PROMETHEUS_URL", "") for one in known_operators(installation)}
+        mend = mends.PROMETHEUS[reason].replace("{url}", listed(sorted(urls)))
+        yield fail(check, f"{reason} for {_named(found)}: {said}", mend)
     if not by_reason and seen:
         yield ok(check, "answers the operator")
     elif not by_reason and installation.services_asked:
@@ -79,7 +86,7 @@ def _scrape_mend(installation: Installation, service: Object) -> str:
             if annotation(pod, names.ANNOTATION_SCRAPE) != "true"
         ]
         if bare:
-            return f"give pod {listed(bare)} the annotation {names.ANNOTATION_SCRAPE}=true, or use a PodMonitor"
+            return mends.scraped(service, bare)
     return "docs/scraping.md, When nothing is seen, has the step"
 
 
@@ -109,10 +116,11 @@ def _held_off(installation: Installation, tenant: Tenant, operator: Operator) ->
         for pod in _pods_of(tenant, service)[:1]:
             port = engine_container(pod).control_port
             if found := blocking(tenant.policies, pod, port, names.PORT_CONTROL, caller):
+                (policy,) = (one for one in tenant.policies if one["metadata"]["name"] == found[0])
                 yield fail(
                     "network-policies",
                     f"{_where(service)}: {listed(found)} lets {operator.where} not in at port {port}",
-                    f"kubectl edit networkpolicy {found[0]} -n {tenant.name}",
+                    mends.let_in(policy, caller, port),
                 )
 
 
@@ -155,10 +163,11 @@ def signing_keys(installation: Installation) -> Iterator[Finding]:
             yield fail(check, f"{one.where} has no signing key", "set signingKey in the chart's values")
     for tenant in _tenants(installation):
         keeps = [one for one in _responsible(installation, tenant) if one.settings.get("FLYBALL_SIGNING_KEY_SECRET")]
-        governed = [service for service in tenant.services if _governed(service)]
+        # Of one that no operator has looked at, another check says so.
+        governed = [one for one in tenant.services if _governed(one) and _condition(one, ConditionType.ACCEPTED)]
         if not keeps or not governed:
             continue
-        mend = log_command(keeps[0])
+        mend = f"wait: the operator writes it within {_KEYS_MINUTES} minutes; else see {mends.log_command(keeps[0])}"
         where = f"ConfigMap {tenant.name}/{names.PUBLIC_KEYS}"
         if isinstance(tenant.keys, Unread):
             yield unread(check, f"{where} cannot be read", tenant.keys)
@@ -167,7 +176,8 @@ def signing_keys(installation: Installation) -> Iterator[Finding]:
         elif (tenant.keys["metadata"].get("labels") or {}).get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:
             label = f"{names.LABEL_MANAGED_BY}: {names.MANAGED_BY}"
             said = f"{where} is not the operator's: it lacks the label {label}, so engines refuse the next key"
-            yield fail(check, said, f"kubectl delete configmap {names.PUBLIC_KEYS} -n {tenant.name}")
+            again = f"the operator makes it again within {_KEYS_MINUTES} minutes"
+            yield fail(check, said, f"kubectl delete configmap {names.PUBLIC_KEYS} -n {tenant.name}   # {again}")
         elif not (tenant.keys.get("data") or {}).get(names.PUBLIC_KEYS_KEY):
             yield fail(check, f"{where} has no {names.PUBLIC_KEYS_KEY}: engines refuse setpoints", mend)
         else:
@@ -192,10 +202,19 @@ def releases(installation: Installation) -> Iterator[Finding]:
         holder = str((tenant.lease.get("spec") or {}).get("holderIdentity") or "")
         if holder and holder not in known:
             yield _unfound(check, installation, tenant.name, holder, tenant.lease)
+        elif beside := _named_beside(installation, tenant.name, holder):
+            said = f"{tenant.name} is looked after by {holder}; {beside[0].release} names it, too, and leaves it alone"
+            yield warn(check, said, mends.leaving(beside[0], tenant.name))
         else:
             good += 1
     if good:
         yield ok(check, f"{good} are looked after by a release that is there")
+
+
+def _named_beside(installation: Installation, namespace: str, holder: str) -> list[Operator]:
+    """Operators that are told to look after a namespace which another has."""
+    found = known_operators(installation)
+    return [one for one in found if holder and one.release != holder and namespace in one.namespaces]
 
 
 def _unfound(check: str, installation: Installation, namespace: str, holder: str, lease: Object) -> Finding:
@@ -234,13 +253,26 @@ def rollouts(installation: Installation) -> Iterator[Finding]:
         failed = outdated.get("reason") == OutdatedReason.ADOPTION_FAILED
         told = outdated if failed else stalled
         if told.get("status") != "True":
-            good += 1
+            waits = _waits_for(service)
+            good += waits is None
+            if waits is not None:
+                yield waits
             continue
         cause = f"; {stalled['reason']}: {stalled['message']}" if failed and stalled.get("status") == "True" else ""
         said = f"{_where(service)}: {told['reason']}: {told['message']}{cause}"
         yield fail(check, said, ADVICE.get(told["reason"], _explain(service)))
     if good:
-        yield ok(check, f"{good} of {total} services have none that failed")
+        yield ok(check, f"{good} of {total} services have none that failed or waits")
+
+
+def _waits_for(service: Object) -> Finding | None:
+    """What a rollout waits for that has not failed: it is over once that is there, or the time for it is."""
+    progressing = _condition(service, ConditionType.PROGRESSING)
+    message, reason = progressing.get("message", ""), progressing.get("reason", "")
+    cause = next((one for one in CauseReason if one == reason or f"{one}: " in message), None)
+    if cause is None or progressing["status"] != "True":
+        return None
+    return warn("rollouts", f"{_where(service)}: {reason}: {message}", mends.of_service(service, cause))
 
 
 def _explain(service: Object) -> str:
@@ -268,24 +300,28 @@ def _ungoverned(installation: Installation, tenant: Tenant, service: Object) -> 
 
 
 def _reasons(installation: Installation, tenant: Tenant, service: Object) -> Iterator[Finding]:
-    check, where, explain = "services", _where(service), _explain(service)
+    check, where = "services", _where(service)
     accepted = _condition(service, ConditionType.ACCEPTED)
     tuned = _condition(service, ConditionType.TUNED)
     if not accepted:
         yield _unseen(installation, tenant, where)
     elif since := _unattended(installation, tenant):
         said = f"{where}: no operator has looked after {tenant.name} since {since}: its status is of then"
-        yield fail(check, said, "mend the operator, or add the namespace to watch.namespaces of one")
+        yield fail(check, said, _watching(installation, tenant.name))
     elif accepted["reason"] == NAMESPACE_NOT_WATCHED:
         yield fail(check, f"{where}: {accepted['message']}", "restore it, then helm upgrade")
     elif accepted["status"] != "True":
-        yield fail(check, f"{where}: {accepted['reason']}: {accepted['message']}", explain)
+        yield fail(check, f"{where}: {accepted['reason']}: {accepted['message']}", _mend(service, accepted))
     if not _governed(service):
         yield warn(check, f"{where}: spec.engine.governed is false: plain vLLM", "set it to true")
     if tuned.get("reason") in _CHOSEN:
-        yield warn(check, f"{where}: {tuned['reason']}: {tuned['message']}", explain)
+        yield warn(check, f"{where}: {tuned['reason']}: {tuned['message']}", _mend(service, tuned))
     elif tuned.get("status") == "False" and tuned["reason"] != Reason.LEARNING:
-        yield fail(check, f"{where}: {tuned['reason']}: {tuned['message']}", explain)
+        yield fail(check, f"{where}: {tuned['reason']}: {tuned['message']}", _mend(service, tuned))
+
+
+def _mend(service: Object, condition: Mapping[str, Any]) -> str:
+    return mends.of_service(service, str(condition["reason"]))
 
 
 def _unseen(installation: Installation, tenant: Tenant, where: str) -> Finding:
@@ -296,7 +332,14 @@ def _unseen(installation: Installation, tenant: Tenant, where: str) -> Finding:
         return fail(check, f"{said}: none was found", first)
     if looked and not any(one.ready for one in looked):
         return fail(check, f"{said}: {listed(one.where for one in looked)} is not Ready", first)
-    return fail(check, said, "add its namespace to watch.namespaces")
+    return fail(check, said, _watching(installation, tenant.name))
+
+
+def _watching(installation: Installation, namespace: str) -> str:
+    """Lets the only operator look after a namespace; of several it is not known which one shall."""
+    found = list(known_operators(installation))
+    several = f"mend the operator of {namespace}, or add it to watch.namespaces of one"
+    return mends.watching(found[0], namespace) if len(found) == 1 else several
 
 
 def gateways(installation: Installation) -> Iterator[Finding]:
