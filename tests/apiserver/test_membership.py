@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,11 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from flyball_engine.contract import CONTROL_PORT
-from flyball_lab.harness.engines import ServedEngine, serving
+from flyball_lab.harness.engines import ServedEngine
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, get, items, kubectl, namespace, throughout
 from support.kubelet import make_ready, play_endpoints
+from support.loopback_engines import served
 from support.operators import expect_condition, idle_service
 from support.tenants import granted, operator
 
@@ -33,27 +30,6 @@ def key(tmp_path: Path) -> Ed25519PrivateKey:
     made = Ed25519PrivateKey.generate()
     (tmp_path / "key.pem").write_bytes(made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return made
-
-
-@contextmanager
-def served(*engines: ServedEngine) -> Iterator[None]:
-    """Run engines in a thread of their own: what looks at the cluster waits."""
-    loop, up, end = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(*engines):
-            up.set()
-            await end.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert up.wait(60)
-        yield
-    finally:
-        loop.call_soon_threadsafe(end.set)
-        thread.join(60)
-        loop.close()
 
 
 def service(place: str) -> Object:

@@ -8,19 +8,16 @@ from typing import Any
 from flyball_lab.harness.prometheus import prometheus
 from support.cluster import apply, namespace
 from support.operators import expect_condition, idle_service, serve
+from support.prometheus_user import NAME, PASSWORD, WEB
 from support.tenants import operator
-
-PASSWORD = "hunter2-of-flyball"
-#: Of the password by bcrypt, at its least cost.
-HASHED = "$2b$04$L/20WGOWS/HPpIN2EA/s6uCak6SyVVB.rzV0l/YJGyGaqjEi1ws8K"
 
 
 def test_a_wrong_password_is_told_in_the_condition_and_one_that_is_mended_is_used(crd: Path, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("wrong-word")
-    access: dict[str, Any] = {"prometheus_username": "flyball", "prometheus_password_file": str(file)}
+    access: dict[str, Any] = {"prometheus_username": NAME, "prometheus_password_file": str(file)}
     with (
-        prometheus(tmp_path, web={"basic_auth_users": {"flyball": HASHED}}) as running,
+        prometheus(tmp_path, web=WEB) as running,
         namespace("flyball-password") as place,
         operator(place, tmp_path, prometheus_url=running.url, **access) as process,
     ):

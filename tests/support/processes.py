@@ -11,8 +11,8 @@ from xdist.scheduler import LoadScopeScheduling
 _SERVED = ("asked_strategies", "classes", "gate", "lifecycle", "outcomes", "parameters")
 #: The one test of its file that uses it, too.
 _SERVED_TEST = "tests/engine/test_sizing.py::test_a_server_reports_the_capacity_that_was_sized"
-#: Files whose tests use one name on the cluster.
-_RELEASED = ("admission_policies", "chart")
+#: Files whose tests use one name on the cluster, or one installation.
+_RELEASED = ("admission_policies", "broken_installations", "chart")
 #: Files whose tests change the CRD for a while, or look at it.
 _OF_THE_CRD = ("doctor", "manifests", "missing_objects", "upgrades")
 #: Files whose tests install CRDs of others, and remove them.
@@ -39,6 +39,7 @@ LONGEST = (
     *(
         f"tests/apiserver/test_{name}.py"
         for name in (
+            "broken_installations",
             "signing_key",
             "shortages",
             "two_releases",
