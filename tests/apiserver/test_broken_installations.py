@@ -103,7 +103,6 @@ def test_a_namespace_that_nobody_watches(broken: PlayedInstallation) -> None:
         broken.release.restore()
 
 
-@pytest.mark.long
 def test_a_prometheus_where_nobody_listens(broken: PlayedInstallation) -> None:
     broken.release.upgrade("prometheus.url=http://127.0.0.1:1")
     broken.release.play()
@@ -114,6 +113,7 @@ def test_a_prometheus_where_nobody_listens(broken: PlayedInstallation) -> None:
     broken.expect_well()
 
 
+@pytest.mark.long
 def test_a_prometheus_that_wants_a_password(broken: PlayedInstallation) -> None:
     broken.release.upgrade("prometheus.basicAuth.secret=", "prometheus.basicAuth.username=")
     broken.release.play()
