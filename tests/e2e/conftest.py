@@ -23,7 +23,7 @@ from support.live import (
 
 #: Level names at which the operator reports that something of its own went wrong.
 _ERRORS = re.compile(r'"level": ?"(ERROR|CRITICAL)"|Traceback|\b(ERROR|CRITICAL)\b')
-#: Off by default. Admission must refuse nothing to the operator; no network here enforces the NetworkPolicies.
+#: Off by default. Admission must refuse nothing to the operator; the network here enforces no NetworkPolicy by itself.
 _STRICT = {
     "admissionPolicies": {"operator": True, "inferenceServices": {"enabled": True}},
     "networkPolicy": {"enabled": True},
