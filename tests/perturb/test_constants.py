@@ -63,7 +63,7 @@ def test_what_is_spared_of_the_capacity_is_what_keeps_a_day_in_time(note_figure:
     days = {}
     for spare in (0.0, TUNABLES.spare, 0.15):
         with in_force(("spare", spare)):
-            days[spare] = compare.play(compare.RULES[compare.FLYBALL]())
+            days[spare] = compare.play(compare.RULES[compare.FLYBALL](compare.DAY.speed))
         note_figure(
             f"{percent(spare)} spared: {percent(days[spare].attained, 1)} of requests in time, for "
             f"{days[spare].hours:.2f} replica-hours"

@@ -41,10 +41,15 @@ def address(pod: Object) -> str:
     return str(pod["status"]["podIP"])
 
 
-def largest_batch(engine: Object) -> int:
-    """As the engine runs it; the node is held off from no pod."""
-    said = on_node("curl", "--silent", "--fail", f"http://{address(engine)}:{CONTROL_PORT}/v1/setpoint")
-    return int(json.loads(said)["cores"][0]["effective"]["max_num_active_seqs"])
+def expect_batch(engine: Object, limit: int) -> None:
+    """The engine says that it runs so many requests at once. The node asks it, which is held off from no pod."""
+    url = f"http://{address(engine)}:{CONTROL_PORT}/v1/setpoint"
+
+    def runs() -> bool:
+        said = json.loads(on_node("curl", "--silent", "--fail", url))
+        return bool(said["cores"][0]["effective"]["max_num_active_seqs"] == limit)
+
+    eventually(runs, expecting=f"the engine runs {limit} at once")
 
 
 def test_whom_no_policy_names_reaches_no_port_and_the_operator_goes_on(
@@ -70,7 +75,7 @@ def test_whom_no_policy_names_reaches_no_port_and_the_operator_goes_on(
         for limit in (9, 11):
             bounds = {"maxNumActiveSeqs": {"min": limit, "max": limit}}
             patch(RESOURCE, fenced.name, {"spec": {"tuning": {"bounds": bounds}}}, namespace=fenced.namespace)
-            eventually(lambda limit=limit: largest_batch(engine) == limit, expecting=f"the engine runs {limit} at once")
+            expect_batch(engine, limit)
             fenced.expect_governed()
         assert reached(stranger) == []
     patch(RESOURCE, fenced.name, {"spec": {"tuning": {"bounds": None}}}, namespace=fenced.namespace)
