@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.waiting import eventually
 from flyball_operator import __version__
 from flyball_operator.api import names
 from support import helm
@@ -16,7 +18,7 @@ from support.cluster import apply, delete, items, kubectl, namespace
 from support.helm import CHART
 from support.kubelet import play_trouble
 from support.operators import RESOURCE, idle_service
-from support.played_installation import PlayedInstallation, bad, doctor, make_secret, played_installation
+from support.played_installation import Findings, PlayedInstallation, bad, doctor, make_secret, played_installation
 from support.played_release import ON_NO_NODE, ON_THE_NODE
 
 
@@ -138,10 +140,10 @@ def test_a_network_policy_that_closes_the_control_port(broken: PlayedInstallatio
         "metadata": {"name": "clients-only"},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [clients]},
     }
-    apply(policy, namespace=broken.team)
-    broken.mend(broken.expect_named("network-policies", "FAIL", "clients-only lets", "not in at port 8001"))
-    broken.expect_well()
-    delete("networkpolicy", "clients-only", namespace=broken.team)
+    with gone_at_the_end("networkpolicy", "clients-only", broken.team):
+        apply(policy, namespace=broken.team)
+        broken.mend(broken.expect_named("network-policies", "FAIL", "clients-only lets", "not in at port 8001"))
+        broken.expect_well()
 
 
 @pytest.mark.long
@@ -159,23 +161,23 @@ def test_a_service_that_somebody_paused(broken: PlayedInstallation) -> None:
 
 
 def test_a_service_whose_deployment_is_anothers(broken: PlayedInstallation) -> None:
-    kubectl("create", "deployment", "taken", "-n", broken.team, "--image=none", "--replicas=0")
-    apply(idle_service("taken", spec__replicas=0), namespace=broken.team)
-    mend = broken.expect_named("services", "FAIL", "taken: NameConflict")
-    assert "Remove the other object" in mend
-    delete("deployment", "taken", namespace=broken.team)
-    broken.expect_well()
-    delete(RESOURCE, "taken", namespace=broken.team)
+    with gone_at_the_end("deployment", "taken", broken.team), gone_at_the_end(RESOURCE, "taken", broken.team):
+        kubectl("create", "deployment", "taken", "-n", broken.team, "--image=none", "--replicas=0")
+        apply(idle_service("taken", spec__replicas=0), namespace=broken.team)
+        mend = broken.expect_named("services", "FAIL", "taken: NameConflict")
+        assert "Remove the other object" in mend
+        delete("deployment", "taken", namespace=broken.team)
+        broken.expect_well()
 
 
 def test_a_secret_that_a_service_names_and_nobody_made(broken: PlayedInstallation) -> None:
     image = "vllm/vllm-openai:v0.32.1"
-    apply(idle_service("lacking", spec__engine__image=image), namespace=broken.team)
-    waiting = {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}
-    play_trouble(broken.team, image=image, state={"waiting": waiting})
-    mend = broken.expect_named("rollouts", "WARN", "lacking: RollingOut: ConfigMissing", 'secret "hub" not found')
-    assert mend.startswith("Create the Secret")
-    delete(RESOURCE, "lacking", namespace=broken.team)
+    with gone_at_the_end(RESOURCE, "lacking", broken.team):
+        apply(idle_service("lacking", spec__engine__image=image), namespace=broken.team)
+        waiting = {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}
+        play_trouble(broken.team, image=image, state={"waiting": waiting})
+        mend = broken.expect_named("rollouts", "WARN", "lacking: RollingOut: ConfigMissing", 'secret "hub" not found')
+        assert mend.startswith("Create the Secret")
 
 
 def test_two_releases_that_name_one_namespace(broken: PlayedInstallation) -> None:
@@ -184,10 +186,22 @@ def test_two_releases_that_name_one_namespace(broken: PlayedInstallation) -> Non
         values |= {"rbac": {"aggregate": False}, "crds": {"install": False}}
         helm.run("install", "second", str(CHART), "-n", second, values=values)
         try:
-            said = [one for one in bad(doctor("-n", broken.team)) if one["check"] == "namespaces"]
-            (found,) = said
+            (found,) = eventually(lambda: said_of_namespaces(broken.team), expecting="the other release is named")
             assert f"{broken.team} is looked after by {broken.own}/flyball; {second}/second-flyball" in found["message"]
             broken.mend(found["mend"])
-            assert not [one for one in bad(doctor("-n", broken.team)) if one["check"] == "namespaces"]
+            eventually(lambda: not said_of_namespaces(broken.team), expecting="nothing is said of namespaces")
         finally:
-            helm.run("uninstall", "second", "-n", second)
+            helm.run("uninstall", "second", "-n", second, "--ignore-not-found")
+
+
+def said_of_namespaces(team: str) -> Findings:
+    return [one for one in bad(doctor("-n", team)) if one["check"] == "namespaces"]
+
+
+@contextmanager
+def gone_at_the_end(kind: str, name: str, place: str) -> Iterator[None]:
+    """What a test makes beside the installation: the next test finds it as it was, whatever becomes of this one."""
+    try:
+        yield
+    finally:
+        delete(kind, name, namespace=place)

@@ -11,7 +11,7 @@ from flyball_lab.harness.ports import free_port
 from flyball_operator.kube.api import NeverLeading, connected
 from flyball_operator.kube.configuration import kubeconfig
 from flyball_operator.kube.resources import PODS
-from support.stored_api import StoredApi, proxied, served
+from support.stored_api import StoredApi, point_at, proxied, served
 
 
 @pytest.fixture
@@ -50,3 +50,14 @@ async def test_a_host_that_the_environment_excepts_is_reached_without_it(monkeyp
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     await expect_an_answer()
+
+
+@pytest.mark.parametrize("excepted", ["fd00::1", "[fd00::1]:6443"])
+async def test_an_ipv6_host_is_excepted_by_its_address(
+    kubeconfig_path: Path, monkeypatch: pytest.MonkeyPatch, excepted: str
+) -> None:
+    point_at(kubeconfig_path, "http://[fd00::1]:6443")
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid")
+    monkeypatch.setenv("no_proxy", excepted)
+    configuration, _ = await kubeconfig(None)
+    assert configuration.proxy is None

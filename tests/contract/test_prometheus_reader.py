@@ -176,21 +176,21 @@ async def test_requests_of_a_pod_that_is_scraped_slowly_are_counted_over_its_win
                 found = (await reader.pod_outcomes({CHAT: 1}))[CHAT]
 
 
-async def test_requests_that_become_overdue_count_as_violated_while_they_are_open(tmp_path: Path) -> None:
+async def test_requests_count_while_they_are_open_once_it_is_certain_that_they_are_late(tmp_path: Path) -> None:
     world = TunerEnvironment()
     pod = world.engine("chat-0")
     first_token = objective(Metric.TIME_TO_FIRST_TOKEN, 0.5)
     async with serving(pod):
         pod.engine.set_objectives((first_token,))
-        pod.engine.overdue = {first_token.id: 5}
+        pod.engine.open_objectives = {(first_token.id, "violated"): 500}
         async with scraping(tmp_path, target(pod)) as (_, reader), asyncio.timeout(PATIENCE):
             await read_until(reader, lambda found: not isinstance(found, Unobserved))
-            pod.engine.overdue = {first_token.id: 9}
+            pod.engine.open_objectives = {(first_token.id, "violated"): 504}
             violated = 0.0
             while not violated:
                 await asyncio.sleep(0.1)
                 violated = _violated((await reader.pod_outcomes({CHAT: 60}))[CHAT], "chat-0", first_token.id)
-    assert violated < 9, "five were overdue before"
+    assert violated < 100, "500 were late before"
 
 
 def _violated(found: PodOutcomes | Unobserved, pod: str, identity: str) -> float:

@@ -39,7 +39,10 @@ class PlayedRelease:
         self._values = usual | values
         self._process: OperatorProcess | None = None
         self._given: Mapping[str, str] = {}
-        helm.run("install", NAME, str(CHART), "-n", own, values=self._values)
+
+    def install(self) -> None:
+        """Install the chart, and play until its pods are Ready."""
+        helm.run("install", NAME, str(CHART), "-n", self.own, values=self._values)
         self.play()
 
     def upgrade(self, *options: str) -> None:
@@ -122,6 +125,7 @@ def played_release(own: str, folder: Path, values: Object) -> Iterator[PlayedRel
     """Install the chart with these values in place of those that tests need; gone at the end."""
     release = PlayedRelease(own, folder, values)
     try:
+        release.install()
         yield release
     finally:
         release.end()

@@ -5,6 +5,7 @@ Times are seconds from the start of the story; the engine core's clock is anothe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from flyball_engine.batching.outcomes import (
@@ -88,10 +89,13 @@ class Story:
         assert len(identities) == 1
         assert self._pair(self.counts.all_objectives, identities.pop()) == (met, violated)
 
-    def expect_overdue(self, *objectives: ObjectiveSpec, at: float) -> None:
-        """One open request is overdue for each of these objectives, and none for others."""
-        found = self.ledger.collect(at).overdue
-        assert {identity: count for identity, count in found.items() if count} == {one.id: 1 for one in objectives}
+    def expect_open(
+        self, *, at: float, met: Iterable[ObjectiveSpec] = (), violated: Iterable[ObjectiveSpec] = ()
+    ) -> None:
+        """Of one open request each of these outcomes is certain, and of no other."""
+        found = self.ledger.collect(at).open_objectives
+        certain = {(one.id, "met"): 1 for one in met} | {(one.id, "violated"): 1 for one in violated}
+        assert {key: count for key, count in found.items() if count} == certain
 
     @staticmethod
     def _pair(counts: dict[tuple[str, str], int], identity: str) -> tuple[int, int]:

@@ -210,14 +210,19 @@ def proxied(kubeconfig: Path, patched: pytest.MonkeyPatch) -> None:
 
     The environment names the kubeconfig, too.
     """
-    found = yaml.safe_load(kubeconfig.read_text())
-    for entry in found["clusters"]:
-        patched.setenv("http_proxy", entry["cluster"]["server"])
-        entry["cluster"]["server"] = "http://kubernetes.invalid"
-    kubeconfig.write_text(yaml.safe_dump(found))
+    patched.setenv("http_proxy", point_at(kubeconfig, "http://kubernetes.invalid"))
     patched.setenv("KUBECONFIG", str(kubeconfig))
     patched.delenv("no_proxy", raising=False)
     patched.delenv("NO_PROXY", raising=False)
+
+
+def point_at(kubeconfig: Path, server: str) -> str:
+    """Make it name another server. Returns the one that it named."""
+    found = yaml.safe_load(kubeconfig.read_text())
+    (entry,) = found["clusters"]
+    before, entry["cluster"]["server"] = str(entry["cluster"]["server"]), server
+    kubeconfig.write_text(yaml.safe_dump(found))
+    return before
 
 
 def _kubeconfig(port: int, namespace: str) -> Object:

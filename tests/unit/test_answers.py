@@ -21,7 +21,7 @@ from flyball_operator.prometheus.answers import (
     step_key,
     step_window,
 )
-from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, NAMESPACE, OVERDUE, SCRAPED, UID, targets
+from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, NAMESPACE, OPEN, SCRAPED, UID, targets
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Missing,
@@ -177,18 +177,25 @@ class TestOutcomesOfPods:
         found = pod_outcomes_of({"pods": scraped("a") | counted("a", met=7) | ended})
         assert found == {"a": PodCounts({"ttft": ObjectiveCounts(7, 0)}, answered=7, failed=3)}
 
-    def test_requests_that_are_overdue_are_violated_once(self) -> None:
-        overdue = {(OVERDUE, "waits", "ttft", ""): 3.0, (OVERDUE, "caught-up", "ttft", ""): -2.0}
-        found = pod_outcomes_of(
-            {
-                "pods": scraped("waits", "caught-up")
-                | counted("waits", met=9, violated=1)
-                | counted("caught-up", met=9, violated=2)
-                | overdue
-            }
+    def test_open_requests_count_once_their_outcome_is_certain(self) -> None:
+        more = {
+            (OPEN, "waits", "ttft", "violated"): 3.0,
+            (OPEN, "waits", "ttft", "met"): 5.0,
+            (OPEN, "caught-up", "ttft", "violated"): -2.0,
+        }
+        said = (
+            scraped("waits", "caught-up")
+            | counted("waits", met=9, violated=1)
+            | counted("caught-up", met=9, violated=2)
         )
-        assert found["waits"].objectives == {"ttft": ObjectiveCounts(9, 4)}
-        assert found["caught-up"].objectives == {"ttft": ObjectiveCounts(9, 0)}, "overdue before the window began"
+        found = pod_outcomes_of({"pods": said | more})
+        assert found["waits"].objectives == {"ttft": ObjectiveCounts(14, 4)}
+        assert found["caught-up"].objectives == {"ttft": ObjectiveCounts(9, 0)}, "certain before the window began"
+
+    def test_beside_a_plugin_that_does_not_tell_of_open_requests_those_of_no_pod_count(self) -> None:
+        said = scraped("earlier", "new") | counted("earlier", met=9) | counted("new", met=9)
+        found = pod_outcomes_of({"pods": said | {(OPEN, "new", "ttft", "violated"): 5.0}})
+        assert found["new"] == found["earlier"]
 
     def test_of_nothing_there_is_nothing(self) -> None:
         assert pod_outcomes_of({}) == {}

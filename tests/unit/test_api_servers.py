@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.batching.gate import AdmissionReason, Gate
-from flyball_engine.batching.outcomes import MET, End, LedgerCounts, Outcome, RequestLedger
+from flyball_engine.batching.outcomes import MET, VIOLATED, End, LedgerCounts, Outcome, RequestLedger
 from flyball_engine.contract import Metric, Setpoint
 from flyball_engine.control.api_servers import STARTING_SECONDS, ApiServers, Follower
 from flyball_lab.harness.engine import setpoint
@@ -88,7 +88,7 @@ def test_counts_are_those_of_all(tmp_path: Path) -> None:
     assert engine.servers.counts[AdmissionReason.QUEUE_FULL] == 1
 
 
-def test_who_is_overdue_is_so_in_any_of_them(tmp_path: Path) -> None:
+def test_of_open_requests_is_told_what_is_certain_in_any_of_them(tmp_path: Path) -> None:
     engine = Engine(tmp_path, 2)
     engine.accepts(1)
     engine.look()
@@ -97,10 +97,10 @@ def test_who_is_overdue_is_so_in_any_of_them(tmp_path: Path) -> None:
             server.ledger.started(server.ledger.opened(0.0))
     engine.now = 1.5
     engine.look()
-    assert engine.servers.collect().overdue == {FIRST_TOKEN.id: 3}
+    assert engine.servers.collect().open_objectives == {(FIRST_TOKEN.id, MET): 0, (FIRST_TOKEN.id, VIOLATED): 3}
     engine.others[0].ledger.set_objectives(())
     engine.look()
-    assert engine.servers.collect().overdue == {FIRST_TOKEN.id: 1}
+    assert engine.servers.collect().open_objectives == {(FIRST_TOKEN.id, MET): 0, (FIRST_TOKEN.id, VIOLATED): 1}
 
 
 def test_each_setpoint_is_followed_once_and_a_renewal_anew(tmp_path: Path) -> None:

@@ -10,14 +10,15 @@ from random import Random
 
 import pytest
 
-from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
+from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import Metric, ObjectiveSpec, OnTime
 from flyball_engine.model import StepModel
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.plant import StepTimes
 from flyball_lab.simulator.requests import Fate, Request
 from flyball_operator.api.v1alpha1 import AnalysisPhase
-from flyball_operator.tuning.observe.signals import ObjectiveCounts, PodCounts
+from flyball_operator.prometheus.answers import pod_outcomes_of
+from flyball_operator.prometheus.queries import COUNTED, OPEN, SCRAPED
 from flyball_operator.tuning.revision_analysis import Compared, Verdict, judge
 from flyball_operator.tuning.spec import LatencyObjective
 from support.simulated import a_budget, a_core, a_request, a_setpoint
@@ -60,11 +61,16 @@ class Clients:
                     self._random.choice(pods).submit([request])
 
 
-def counted(pod: Core, before: LedgerCounts) -> PodCounts:
-    """What came of its requests since."""
+def counted(pod: Core, before: LedgerCounts) -> dict[tuple[str, str, str], float]:
+    """What came of its requests since: by figure, objective and outcome."""
     found = pod.ledger.collect(pod.now)
-    met, violated = (found.objectives[TTFT.id, how] - before.objectives[TTFT.id, how] for how in (MET, VIOLATED))
-    return PodCounts({TTFT.id: ObjectiveCounts(met, violated + found.overdue[TTFT.id] - before.overdue[TTFT.id])})
+    figures: dict[tuple[str, str, str], float] = {}
+    for name, now, then in (
+        (COUNTED, found.objectives, before.objectives),
+        (OPEN, found.open_objectives, before.open_objectives),
+    ):
+        figures |= {(name, *key): float(count - then.get(key, 0)) for key, count in now.items()}
+    return figures
 
 
 def judged(*, places: int, in_order: bool = True) -> Verdict:
@@ -75,7 +81,11 @@ def judged(*, places: int, in_order: bool = True) -> Verdict:
     new.run(ALONE)
     before = {pod: pod.ledger.collect(pod.now) for pod in (earlier, new)}
     clients.ask([earlier, new], since=ALONE, until=ALONE + JUDGED)
-    outcomes = {name: counted(pod, before[pod]) for name, pod in (("old", earlier), ("new", new))}
+    said = {(SCRAPED, name, "", ""): 1.0 for name in ("old", "new")}
+    for name, pod in (("old", earlier), ("new", new)):
+        for (figure, objective_id, outcome), value in counted(pod, before[pod]).items():
+            said[figure, name, objective_id, outcome] = value
+    outcomes = pod_outcomes_of({"job": said})
     objective = LatencyObjective("first-token", TTFT.metric, TTFT.threshold_seconds, 0.1)
     pods = Compared(frozenset({"new"}), frozenset({"old"}), ALONE)
     return judge(pods, outcomes, (objective,), passed=JUDGED, duration=JUDGED)

@@ -172,41 +172,53 @@ def test_a_client_that_leaves_before_the_engine_had_its_prompt() -> None:
     story.expect_requests(aborted=1, abandoned=1)
 
 
-def test_a_request_that_waits_too_long_is_overdue_until_it_ends_and_violated_from_then_on() -> None:
+def test_that_an_open_request_waits_too_long_is_certain_until_it_ends_and_is_counted() -> None:
     story = Story(TTFT, E2E)
     client = story.arrives().reaches_engine()
-    story.expect_overdue(at=0.5)
-    story.expect_overdue(TTFT, at=0.51)
+    story.expect_open(at=0.5)
+    story.expect_open(violated=[TTFT], at=0.51)
     client.gets(0.6, 0.7)
-    story.expect_overdue(TTFT, at=5.0)
+    story.expect_open(violated=[TTFT], at=5.0)
     story.expect(TTFT)
-    story.expect_overdue(TTFT, E2E, at=5.1)
+    story.expect_open(violated=[TTFT, E2E], at=5.1)
     client.ends(5.2).closes(End.ANSWERED, 5.2)
-    story.expect_overdue(at=9.0)
+    story.expect_open(at=9.0)
     for objective in (TTFT, E2E):
         story.expect(objective, violated=1)
 
 
-def test_who_had_a_first_token_in_time_is_not_overdue_for_it_however_long_the_answer() -> None:
+def test_that_a_first_token_came_in_time_is_certain_at_its_deadline_however_long_the_answer() -> None:
     story = Story(TTFT)
-    story.arrives().reaches_engine().gets(0.5)
-    story.expect_overdue(at=99.0)
+    client = story.arrives().reaches_engine().gets(0.4)
+    story.expect_open(at=0.5)
+    story.expect_open(met=[TTFT], at=0.51)
+    client.ends(99.0).closes(End.ANSWERED, 99.0)
+    story.expect_open(at=99.1)
+    story.expect(TTFT, met=1)
 
 
-def test_what_may_be_kept_yet_and_what_may_generate_nothing_is_not_overdue() -> None:
+def test_an_answer_that_was_there_in_time_is_met_while_its_client_reads_on() -> None:
+    story = Story(E2E)
+    client = story.arrives().reaches_engine().gets(0.4).ends(4.0)
+    story.expect_open(met=[E2E], at=9.0)
+    client.closes(End.ANSWERED, 9.0)
+    story.expect(E2E, met=1)
+
+
+def test_of_what_may_change_yet_and_of_what_may_generate_nothing_nothing_is_certain() -> None:
     story = Story(TTFT, TPOT, GAP)
     story.arrives()
     story.arrives().reaches_engine().gets(0.1, 9.0)
-    story.expect_overdue(at=99.0)
+    story.expect_open(met=[TTFT], at=99.0)
 
 
 @pytest.mark.parametrize("how", [End.REFUSED, End.FAILED])
-def test_who_was_overdue_and_is_refused_or_fails_is_not_violated(how: End) -> None:
+def test_who_waited_too_long_and_is_refused_or_fails_is_not_counted(how: End) -> None:
     story = Story(TTFT)
     client = story.arrives().reaches_engine()
-    story.expect_overdue(TTFT, at=9.0)
+    story.expect_open(violated=[TTFT], at=9.0)
     client.closes(how, 9.0)
-    story.expect_overdue(at=9.0)
+    story.expect_open(at=9.0)
     story.expect(TTFT)
 
 

@@ -135,3 +135,16 @@ async def test_who_waits_no_more_holds_up_nobody(server: Server, lists: SharedLi
     server.let.set()
     await expect_each_its_own(others, "u2")
     await expect_each_its_own(wanted(lists, "u3"), "u3")
+
+
+async def test_who_waits_for_a_request_that_is_cancelled_waits_no_more(server: Server, lists: SharedLists) -> None:
+    tasks = wanted(lists, "u1")
+    await sent()
+    tasks += wanted(lists, "u2")
+    await sent()
+    (request,) = (one for one in asyncio.all_tasks() if "_ask" in repr(one.get_coro()))
+    request.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, asyncio.CancelledError)
+    server.let.set()
+    await expect_each_its_own(wanted(lists, "u1"), "u1")

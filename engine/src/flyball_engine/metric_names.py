@@ -42,9 +42,9 @@ class MetricName(StrEnum):
     """counter; decision (`admitted`, `refused`), reason: what the gate said, see `flyball_engine.batching.gate`."""
     OBJECTIVE_REQUESTS = "flyball_objective_requests_total"
     """counter; objective (id), outcome (`met`, `violated`); for InterTokenLatency of gaps, for others of requests."""
-    OVERDUE_REQUESTS = "flyball_overdue_requests"
-    """gauge; objective (id) of TimeToFirstToken or EndToEndLatency: open requests that have missed it already,
-    and are counted as `violated` once they end."""
+    OPEN_OBJECTIVE_REQUESTS = "flyball_open_objective_requests"
+    """gauge; objective (id) of TimeToFirstToken or EndToEndLatency, outcome (`met`, `violated`): open requests behind
+    its threshold, of which the outcome is certain before they end and are counted."""
     ALL_OBJECTIVES_REQUESTS = "flyball_all_objectives_requests_total"
     """counter; objectives (ids joined by `,`), outcome: goodput is the rate of `met`."""
     GENERATED_TOKENS = "flyball_generated_tokens_total"

@@ -30,6 +30,7 @@ def fenced(flyball: Flyball, chat: Service) -> Iterator[Service]:
     """The service, while Prometheus alone may use the API and scrape."""
     flyball.install(networkPolicy={"enabled": True, "prometheus": [PROMETHEUS], "clients": [PROMETHEUS]})
     yield chat
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
     flyball.install(networkPolicy={"enabled": True})
 
 
@@ -78,6 +79,5 @@ def test_whom_no_policy_names_reaches_no_port_and_the_operator_goes_on(
             expect_batch(engine, limit)
             fenced.expect_governed()
         assert reached(stranger) == []
-    patch(RESOURCE, fenced.name, {"spec": {"tuning": {"bounds": None}}}, namespace=fenced.namespace)
     eventually(lambda: reached(stranger) == everything, expecting="the network is as it was")
     note_figure(f"ports {everything}: open to a stranger without enforcement, none with it; two setpoints went through")

@@ -15,7 +15,7 @@ engine counts, and these are the rules:
   was too slow so far, the wait for its next token included. It counts as violated for that objective and for all
   together, as met where that is certain, and not for the rest. One that leaves earlier is `aborted` and counts against
   nothing.
-- A request counts when it ends. While it is open and has missed an objective already it is `overdue`.
+- A request counts when it ends. Whether it meets an objective may be certain before (`open_outcomes`).
 - Requests are counted against the objectives in force when they end: those of their class. Without a class, or of an
   unknown one, these are the objectives without a class; a class without objectives is counted against nothing.
 """
@@ -29,7 +29,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from flyball_engine.batching.classes import RequestClassifier
-from flyball_engine.batching.overdue import OverdueRequests
+from flyball_engine.batching.open_outcomes import OpenOutcomes
 from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_LABEL, Classes, Metric, ObjectiveSpec
 
 #: Requests that may be open at once; at 1 KiB each this is 64 MiB. The oldest is dropped beyond that.
@@ -124,7 +124,7 @@ class LedgerCounts:
     """Cumulative counts. Keys: outcome; (class, outcome); (objective id, met or violated); (ids joined by `,`, same).
 
     Keys of adapters: (name, outcome), and name, for the output tokens of finished requests.
-    `overdue` is not cumulative: by objective id, open requests that have missed it already.
+    `open_objectives` is not cumulative: (objective id, met or violated) of open requests of which that is certain.
 
     Tokens are those of finished requests; a prompt shared by `n` sequences counts for each, as does what was cached.
     """
@@ -139,7 +139,7 @@ class LedgerCounts:
     unknown_class: int = 0
     adapters: dict[tuple[str, str], int] = field(default_factory=dict)
     adapter_tokens: dict[str, int] = field(default_factory=dict)
-    overdue: dict[str, int] = field(default_factory=dict)
+    open_objectives: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class RequestLedger:
@@ -160,7 +160,7 @@ class RequestLedger:
         self._objectives: tuple[ObjectiveSpec, ...] = ()
         self._by_class: dict[str, tuple[ObjectiveSpec, ...]] = {}
         self._gap_thresholds: dict[str, tuple[tuple[str, float], ...]] = {}
-        self._overdue = OverdueRequests[OpenRequest](_has_missed)
+        self._open_outcomes = OpenOutcomes[OpenRequest](_certain)
         self._counts: dict[tuple[str, str], int] = {}
         self._together: dict[tuple[str, str], int] = {}
         self._generated = 0
@@ -185,7 +185,7 @@ class RequestLedger:
         }
         self._gap_thresholds = {name: each for name, each in gaps.items() if each}
         # Without a sequence it may be one that generates nothing.
-        self._overdue.follow(by_class, [request for request in list(self._open) if request.sequences])
+        self._open_outcomes.follow(by_class, [request for request in list(self._open) if request.sequences])
         self._by_class = by_class
         self._objectives = wanted
 
@@ -201,7 +201,7 @@ class RequestLedger:
         self._adapters = _of_these(names, self._adapters)
 
     def collect(self, now: float = -math.inf) -> LedgerCounts:
-        """The counts so far. `now`: what is overdue is as of this time; by default, nothing is."""
+        """The counts so far. `now`: what is certain of open requests is as of this time; by default, nothing is."""
         return LedgerCounts(
             requests=self._requests.copy(),
             classes=self._classes.copy(),
@@ -213,7 +213,10 @@ class RequestLedger:
             generated_tokens=self._generated,
             prompt_tokens=self._prompt,
             cached_prompt_tokens=self._cached,
-            overdue=self._overdue.counts(now),
+            open_objectives={
+                (identity, MET if meets else VIOLATED): count
+                for (identity, meets), count in self._open_outcomes.counts(now).items()
+            },
         )
 
     def opened(self, arrival: float, of_class: str = DEFAULT_CLASS) -> OpenRequest:
@@ -232,7 +235,7 @@ class RequestLedger:
     def forgotten(self, request: OpenRequest) -> None:
         """It was none that generates (a health check, a list of models): nothing is counted."""
         self._open.pop(request, None)
-        self._overdue.ended(request)
+        self._open_outcomes.ended(request)
         request.open = False
 
     def lost(self, request: OpenRequest | None) -> None:
@@ -247,7 +250,7 @@ class RequestLedger:
         sequence = OpenSequence(request)
         request.sequences.append(sequence)
         if request.open and len(request.sequences) == 1:
-            self._overdue.came(request)
+            self._open_outcomes.came(request)
         return sequence
 
     def received(self, sequence: OpenSequence, *, tokens: int, at: float, now: float) -> None:
@@ -353,7 +356,7 @@ class RequestLedger:
 
     def _close(self, request: OpenRequest, outcome: Outcome) -> None:
         self._open.pop(request, None)
-        self._overdue.ended(request)
+        self._open_outcomes.ended(request)
         request.open = False
         self._requests[outcome.value] += 1
         key = (request.of_class or DEFAULT_CLASS_LABEL, outcome.value)
@@ -394,8 +397,12 @@ def _measured(metric: Metric, request: OpenRequest) -> float | None:
     return max((mean for mean in means if mean is not None), default=None)
 
 
-def _has_missed(objective: ObjectiveSpec, request: OpenRequest, now: float) -> bool:
-    return _verdict_so_far(objective, request, now) is False
+def _certain(objective: ObjectiveSpec, request: OpenRequest, now: float) -> bool | None:
+    """Whether an open request meets an objective, behind its deadline; None for one that has ended meanwhile."""
+    if not request.open:
+        return None
+    # All of it may be there, and its client still read.
+    return _verdict(objective, request) if request.complete() else _verdict_so_far(objective, request, now)
 
 
 def _verdict_so_far(objective: ObjectiveSpec, request: OpenRequest, now: float) -> bool | None:

@@ -48,7 +48,7 @@ class _Report(Frozen):
     adapter_tokens: dict[str, int]
     adapter_reports: tuple[AdapterReport, ...]
     objectives: list[tuple[str, str, int]]
-    overdue: dict[str, int]
+    open_objectives: list[tuple[str, str, int]]
     all_objectives: list[tuple[str, str, int]]
     generated_tokens: int
     prompt_tokens: int
@@ -137,7 +137,7 @@ class Follower:
             adapter_tokens=counts.adapter_tokens,
             adapter_reports=self._adapters(),
             objectives=_rows(counts.objectives),
-            overdue=counts.overdue,
+            open_objectives=_rows(counts.open_objectives),
             all_objectives=_rows(counts.all_objectives),
             generated_tokens=counts.generated_tokens,
             prompt_tokens=counts.prompt_tokens,
@@ -196,7 +196,7 @@ class ApiServers:
             adapters=_added(own.adapters, (_keyed(report.adapters) for report in others)),
             adapter_tokens=_added(own.adapter_tokens, (report.adapter_tokens for report in others)),
             objectives=_added(own.objectives, (_keyed(report.objectives) for report in others)),
-            overdue=_added(own.overdue, (report.overdue for report in others)),
+            open_objectives=_added(own.open_objectives, (_keyed(report.open_objectives) for report in others)),
             all_objectives=_added(own.all_objectives, (_keyed(report.all_objectives) for report in others)),
             generated_tokens=own.generated_tokens + sum(report.generated_tokens for report in others),
             prompt_tokens=own.prompt_tokens + sum(report.prompt_tokens for report in others),

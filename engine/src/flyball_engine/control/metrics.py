@@ -53,8 +53,8 @@ class RequestCounts(Protocol):
         """Requests by objective and outcome."""
 
     @property
-    def overdue(self) -> Mapping[str, int]:
-        """By objective, requests that have not ended and have missed it already: of now, not cumulative."""
+    def open_objectives(self) -> Mapping[tuple[str, str], int]:
+        """Open requests by objective and outcome, where that is certain already: of now, not cumulative."""
 
     @property
     def all_objectives(self) -> Mapping[tuple[str, str], int]:
@@ -284,9 +284,12 @@ def _request_metrics(counts: RequestCounts) -> Iterator[Metric]:
     unknown = [((), float(counts.unknown_class))]
     yield _counter(MetricName.UNKNOWN_CLASS, "Requests that named a class that there is not", [], unknown)
     yield _counter(MetricName.OBJECTIVE_REQUESTS, "Requests by objective", ["objective", "outcome"], objectives.items())
-    overdue = {(identity,): float(count) for identity, count in counts.overdue.items()}
+    still_open = {key: float(count) for key, count in counts.open_objectives.items()}
     yield _gauge(
-        MetricName.OVERDUE_REQUESTS, "Open requests that have missed an objective", ["objective"], overdue.items()
+        MetricName.OPEN_OBJECTIVE_REQUESTS,
+        "Open requests by objective, where its outcome is certain",
+        ["objective", "outcome"],
+        still_open.items(),
     )
     yield _counter(
         MetricName.ALL_OBJECTIVES_REQUESTS, "Requests by all objectives", ["objectives", "outcome"], together.items()

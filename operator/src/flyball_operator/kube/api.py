@@ -334,7 +334,7 @@ class KubeApi:
 def _object(answer: bytes, call: str) -> Object:
     """The JSON object in an answer; what stands between us and the API server may have answered for it."""
     try:
-        # In a third of the time that Python's own parser takes. Objects repeat labels: one string for all of a text.
+        # As answers of Prometheus: objects, too, are large and repeat a few short texts.
         return dict(from_json(answer, cache_strings="all"))
     except (ValueError, TypeError) as error:
         raise UnavailableError(f"{call}: the answer is no JSON object: {answer[:100]!r}") from error

@@ -57,7 +57,8 @@ def _proxied(configuration: client.Configuration) -> client.Configuration:
     refuses the request, because that has a token already.
     """
     address = urlsplit(configuration.host)
-    if configuration.proxy is None and not proxy_bypass(address.netloc):
+    # By host and port, or by host alone: of an IPv6 address only that is as `NO_PROXY` has it.
+    if configuration.proxy is None and not any(map(proxy_bypass, (address.netloc, address.hostname or ""))):
         configuration.proxy = getproxies().get(address.scheme)
     configuration.client_session_kwargs = {"trust_env": False}
     return configuration

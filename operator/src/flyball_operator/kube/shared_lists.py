@@ -51,7 +51,9 @@ class SharedLists:
                 self._waiting[kind] = waiting[MOST_VALUES:]
                 await self._answer(kind, [one for one in waiting[:MOST_VALUES] if not one[1].done()])
         finally:
-            del self._under_way[kind], self._waiting[kind]
+            del self._under_way[kind]
+            for _, answer in self._waiting.pop(kind, ()):
+                answer.cancel()
 
     async def _answer(self, kind: _Kind, waiting: list[_Waiting]) -> None:
         resource, namespace, label = kind
@@ -59,17 +61,20 @@ class SharedLists:
         if not values:
             return
         chosen = f"{label}={values[0]}" if len(values) == 1 else f"{label} in ({','.join(values)})"
+        found: defaultdict[str, list[Object]] = defaultdict(list)
         try:
             items, _ = await self._api.list(resource, namespace, selector=chosen)
+            for item in items:
+                found[(item["metadata"].get("labels") or {}).get(label, "")].append(item)
         except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
             for _, answer in waiting:
                 if not answer.done():
                     answer.set_exception(error)
-            return
-        found: defaultdict[str, list[Object]] = defaultdict(list)
-        for item in items:
-            found[(item["metadata"].get("labels") or {}).get(label, "")].append(item)
-        for value, answer in waiting:
-            # One that nobody waits for any more was cancelled.
-            if not answer.done():
-                answer.set_result(found[value])
+        else:
+            for value, answer in waiting:
+                # One that nobody waits for any more was cancelled.
+                if not answer.done():
+                    answer.set_result(found[value])
+        finally:
+            for _, answer in waiting:
+                answer.cancel()

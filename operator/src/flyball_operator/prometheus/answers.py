@@ -17,7 +17,7 @@ from flyball_operator.prometheus.queries import (
     FIELD,
     JOB,
     NAMESPACE,
-    OVERDUE,
+    OPEN,
     POD,
     PRESENT,
     SCRAPED,
@@ -46,9 +46,6 @@ class BadVectorError(Exception):
 
 
 _FORM: Final = "not an instant vector: a sample has labels, a time, and a value of 64 characters"
-#: Outcomes of requests, as the engine's label has them.
-_MET: Final = "met"
-_VIOLATED: Final = "violated"
 #: Characters of a figure at most.
 _LONGEST: Final = 64
 _TIMES: Final = frozenset({float, int})
@@ -256,15 +253,15 @@ def outcomes_of(found: Mapping[CountKey, float]) -> dict[str, ObjectiveCounts]:
     counts: dict[str, dict[str, float]] = {}
     for (_, objective, outcome), value in found.items():
         counts.setdefault(objective, {})[outcome] = max(0.0, value)
-    return {name: ObjectiveCounts(count.get(_MET, 0.0), count.get(_VIOLATED, 0.0)) for name, count in counts.items()}
+    return {name: ObjectiveCounts(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
 
 
 def pod_outcomes_of(found: ByJob[PodCountKey]) -> PodOutcomes:
     """Outcomes by pod, as one job has them: the one that scrapes most pods, then of most requests.
 
-    A pod that is scraped is there, even where it has counted nothing. What a request of it has violated counts from the
-    moment it does: those that are overdue now are added, those that were at the window's start and ended in it are not
-    counted a second time.
+    A pod that is scraped is there, even where it has counted nothing. A request counts once its outcome is certain: the
+    open ones of now are added, and those of the window's start that ended in it do not count a second time. Where the
+    plugin of a pod does not tell of open ones, those of no pod count: all are judged alike.
     """
 
     def rank(job: str) -> tuple[int, float, str]:
@@ -274,9 +271,11 @@ def pod_outcomes_of(found: ByJob[PodCountKey]) -> PodOutcomes:
 
     said = found[min(found, key=rank)] if found else {}
     pods: dict[str, dict[CountKey, float]] = {pod: {} for name, pod, *_ in said if name == SCRAPED}
+    telling = {pod for name, pod, *_ in said if name == OPEN}
+    counting = (COUNTED, OPEN) if pods.keys() <= telling else (COUNTED,)
     for (name, pod, objective, outcome), value in said.items():
-        if name in (COUNTED, OVERDUE) and pod in pods:
-            key = COUNTED, objective, outcome if name == COUNTED else _VIOLATED
+        if name in counting and pod in pods:
+            key = COUNTED, objective, outcome
             pods[pod][key] = pods[pod].get(key, 0.0) + value
     return {
         pod: PodCounts(

@@ -179,25 +179,25 @@ def attainment(window: int, targets: str = _TARGETS) -> str:
 SCRAPED: Final = "scraped"
 COUNTED: Final = "counted"
 ENDED: Final = "ended"
-OVERDUE: Final = "overdue"
+OPEN: Final = "open"
 
 
 def pod_outcomes(window: int, targets: str) -> str:
     """Requests by pod and outcome in a window, also by objective, and which pods are scraped; `field` names the figure.
 
-    The counters are of an engine, however many targets lead to it. `overdue`: by how many more requests are open that
-    have missed an objective already.
+    The counters are of an engine, however many targets lead to it. `open`: by how many more requests are open of which
+    the outcome is certain already.
     """
     labels = (POD, "objective", "outcome")
     counted = _selected(MetricName.OBJECTIVE_REQUESTS, targets)
     ended = _selected(MetricName.REQUESTS, targets, 'outcome=~"finished|error"')
-    overdue = _selected(MetricName.OVERDUE_REQUESTS, targets)
+    still_open = _selected(MetricName.OPEN_OBJECTIVE_REQUESTS, targets)
     return _together(
         {
             SCRAPED: _aggregate("count", _selected(PRESENT, targets), POD),
             COUNTED: _aggregate("max", f"increase({counted}[{window}s])", *labels),
             ENDED: _aggregate("max", f"increase({ended}[{window}s])", POD, "outcome"),
-            OVERDUE: _aggregate("max", f"delta({overdue}[{window}s])", POD, "objective"),
+            OPEN: _aggregate("max", f"delta({still_open}[{window}s])", *labels),
         }
     )
 

@@ -138,7 +138,7 @@ class SnapshotReader:
         return {kind: _typed(found, kind) for kind, found in read if found is not None}
 
     async def _named(self, resource: Resource, key: Key, own_uid: str) -> Object | None:
-        """The object of the service's name. Only one that lacks our label is asked for by itself."""
+        """The object of the service's name. One that is not among those with our label is asked for by itself."""
         listed = await self._lists.of(resource, key.namespace, names.LABEL_SERVICE_UID, own_uid)
         found = next((one for one in listed if name(one) == key.name), None)
         return found if found is not None else await self._get(resource, key)

@@ -58,7 +58,7 @@ class _Counts:
     generated_tokens: int
     prompt_tokens: int
     cached_prompt_tokens: int = 0
-    overdue: Mapping[str, int] = field(default_factory=dict)
+    open_objectives: Mapping[tuple[str, str], int] = field(default_factory=dict)
     classes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unknown_class: int = 0
     adapters: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class PlantEngine:
         self.history: list[Setpoint] = []
         self.silent = False
         self.order = OrderCounts()
-        self.overdue: Mapping[str, int] = {}
+        self.open_objectives: Mapping[tuple[str, str], int] = {}
 
     def healthy(self) -> bool:
         return True
@@ -159,7 +159,7 @@ class PlantEngine:
             all_objectives={(names, o): counts.together[i] for i, o in enumerate(("met", "violated"))} if names else {},
             generated_tokens=counts.generated,
             prompt_tokens=counts.prompt,
-            overdue=self.overdue,
+            open_objectives=self.open_objectives,
         )
 
 

@@ -110,7 +110,8 @@ def leaving(operator: Operator, namespace: str) -> str:
     if left:
         return upgrade(operator, f"watch.namespaces={{{','.join(left)}}}")
     release = operator.labels.get(_INSTANCE, operator.name)
-    return f"helm uninstall {release} -n {operator.namespace}   # or set its watch.namespaces to others"
+    uninstall = f"helm uninstall {release} -n {operator.namespace}"
+    return f"set watch.namespaces of release {release} to others, or, if that is all it is for: {uninstall}"
 
 
 def let_in(policy: Object, caller: Caller, port: int) -> str:

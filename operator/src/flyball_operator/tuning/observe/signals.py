@@ -172,7 +172,7 @@ class ObjectiveCounts:
 class PodCounts:
     """What came of the requests of one pod in a window.
 
-    `objectives`: by objective id; a request that is overdue is violated before it ends. `answered`: requests that came
+    `objectives`: by objective id; a request counts once its outcome is certain. `answered`: requests that came
     to their end without an error, `failed` those that ended with one in the engine. Refused ones, and those whose
     client left, are neither.
     """

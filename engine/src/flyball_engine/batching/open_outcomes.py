@@ -1,7 +1,9 @@
-"""Which open requests have missed an objective already, by waiting: for a first token, or for the end.
+"""Of which open requests it is certain already whether they meet an objective: of first tokens, or of the whole.
 
 A request counts when it ends. In the on-time order, who is late waits behind the others, maybe for minutes: what only
-ends would look well meanwhile. What it costs depends on how many requests come, not on how many are open.
+ends would look well meanwhile. Answers are long, too: to count who is late at once and who is in time at the end would
+look bad. So both are known here once the deadline has passed. What it costs depends on how many requests come, not on
+how many are open.
 
 Pure: times are parameters, in seconds of any one clock.
 """
@@ -15,8 +17,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from flyball_engine.contract import Metric, ObjectiveSpec
 
-#: What a wait alone can miss, whatever comes later: a mean over an answer may be kept yet.
-_MISSED_BY_WAITING: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
+#: What is certain after a wait, whatever comes later: a mean over an answer may change yet.
+_CERTAIN_AFTER: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
 
 
 class _Timed(Protocol):
@@ -32,17 +34,17 @@ class _Timed(Protocol):
 R = TypeVar("R", bound=_Timed)
 
 
-class OverdueRequests(Generic[R]):
-    """`missed` says of an open request, behind its deadline, whether it has missed an objective. For any thread."""
+class OpenOutcomes(Generic[R]):
+    """`verdict` says whether a request behind its deadline meets an objective, None if it has ended. For any thread."""
 
-    def __init__(self, missed: Callable[[ObjectiveSpec, R, float], bool]) -> None:
-        self._missed = missed
+    def __init__(self, verdict: Callable[[ObjectiveSpec, R, float], bool | None]) -> None:
+        self._verdict = verdict
         self._lock = threading.Lock()
         self._waits: dict[ObjectiveSpec, _Waits[R]] = {}
 
     def follow(self, by_class: Mapping[str, Sequence[ObjectiveSpec]], present: Iterable[R]) -> None:
         """These are the objectives from now on. `present`: the open requests, the oldest first."""
-        wanted = [one for each in by_class.values() for one in each if one.metric in _MISSED_BY_WAITING]
+        wanted = [one for each in by_class.values() for one in each if one.metric in _CERTAIN_AFTER]
         with self._lock:
             self._waits = {objective: self._waits.get(objective) or _Waits(objective, present) for objective in wanted}
 
@@ -58,19 +60,25 @@ class OverdueRequests(Generic[R]):
             for waits in self._waits.values():
                 waits.discard(request)
 
-    def counts(self, now: float) -> dict[str, int]:
-        """By objective id, open requests that have missed it by now. Times that it is called with do not fall."""
+    def counts(self, now: float) -> dict[tuple[str, bool], int]:
+        """Open requests by objective id, and whether they meet it. Times that it is called with do not fall."""
+        found: dict[tuple[str, bool], int] = {}
         with self._lock:
-            return {one.id: waits.look(self._missed, now) for one, waits in self._waits.items()}
+            for one in self._waits.values():
+                one.look(self._verdict, now)
+                found |= {(one.id, True): len(one.met), (one.id, False): len(one.violated)}
+        return found
 
 
 class _Waits(Generic[R]):
-    """Open requests of one objective: those whose deadline is ahead, by arrival, and those that missed it."""
+    """Open requests of one objective: those whose deadline is ahead, by arrival, and those of which it is certain."""
 
     def __init__(self, objective: ObjectiveSpec, present: Iterable[R]) -> None:
+        self.id = objective.id
         self._objective = objective
         self._ahead: OrderedDict[R, None] = OrderedDict()
-        self._overdue: set[R] = set()
+        self.met: set[R] = set()
+        self.violated: set[R] = set()
         for request in present:
             self.add(request)
 
@@ -80,14 +88,15 @@ class _Waits(Generic[R]):
 
     def discard(self, request: R) -> None:
         self._ahead.pop(request, None)
-        self._overdue.discard(request)
+        self.met.discard(request)
+        self.violated.discard(request)
 
-    def look(self, missed: Callable[[ObjectiveSpec, R, float], bool], now: float) -> int:
+    def look(self, verdict: Callable[[ObjectiveSpec, R, float], bool | None], now: float) -> None:
         while self._ahead:
             request = next(iter(self._ahead))
             if now - request.arrival <= self._objective.threshold_seconds:
-                break
+                return
             del self._ahead[request]
-            if missed(self._objective, request, now):
-                self._overdue.add(request)
-        return len(self._overdue)
+            meets = verdict(self._objective, request, now)
+            if meets is not None:
+                (self.met if meets else self.violated).add(request)
