@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Final
 import yaml
 
 from flyball_lab.harness.waiting import eventually
-from flyball_lab.repository import ROOT
 from support.binaries import binary
 from support.cluster import Object, condition, items, kubectl
 from support.live import EXTERNAL_METRICS
-from support.node import on_node
+from support.node import daemon_on_node
 
 _PORT: Final = 16_443
 _NAMESPACE: Final = "monitoring"
@@ -59,19 +57,14 @@ def external_metrics(folder: Path, config: Object) -> Iterator[None]:
         "authorization-kubeconfig": kubeconfig,
         "authentication-tolerate-lookup-failure": "true",
     }
-    command = [str(ROOT / "hack/cluster"), "exec", adapter, *(f"--{name}={value}" for name, value in options.items())]
-    _remove(adapter)
-    with log.open("wb") as to:
-        process = subprocess.Popen(command, stdout=to, stderr=to)
-    try:
-        kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, _objects())))
-        eventually(lambda: process.poll() is not None or _served(), expecting="the external metrics are served")
-        assert process.poll() is None, log.read_text(errors="replace")[-2000:]
-        yield
-    finally:
-        kubectl("delete", "--ignore-not-found", "-f", "-", stdin="\n---\n".join(map(json.dumps, _objects())))
-        _remove(adapter)
-        process.wait(60)
+    with daemon_on_node(adapter, options, log) as process:
+        try:
+            kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, _objects())))
+            eventually(lambda: process.poll() is not None or _served(), expecting="the external metrics are served")
+            assert process.poll() is None, log.read_text(errors="replace")[-2000:]
+            yield
+        finally:
+            kubectl("delete", "--ignore-not-found", "-f", "-", stdin="\n---\n".join(map(json.dumps, _objects())))
 
 
 def _prometheus() -> str:
@@ -82,10 +75,6 @@ def _prometheus() -> str:
 def _served() -> bool:
     found = json.loads(kubectl("get", "apiservices.apiregistration.k8s.io", EXTERNAL_METRICS, "-o", "json"))
     return bool(condition(found, "Available").get("status") == "True")
-
-
-def _remove(adapter: str) -> None:
-    on_node("sh", "-c", f"pkill -f '^{adapter} ' || true")
 
 
 def _objects() -> list[Object]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from flyball_lab.repository import ROOT
 from support.binaries import binary
 from support.cluster import Object
-from support.node import on_node, sandbox_pid
+from support.node import daemon_on_node, on_node, sandbox_pid
 
 #: Seconds for a connection; where policies refuse one, the answer comes at once.
 _CONNECT_SECONDS: Final = 5
@@ -36,20 +34,12 @@ def enforced(folder: Path, node: str) -> Iterator[None]:
         "run-service-proxy": "false",
         "run-loadbalancer": "false",
     }
-    command = [str(ROOT / "hack/cluster"), "exec", router, *(f"--{name}={value}" for name, value in options.items())]
-    _remove(router)
-    with log.open("wb") as to:
-        process = subprocess.Popen(command, stdout=to, stderr=to)
     try:
-        yield
-        assert process.poll() is None, log.read_text(errors="replace")[-2000:]
+        with daemon_on_node(router, options, log) as process:
+            yield
+            assert process.poll() is None, log.read_text(errors="replace")[-2000:]
     finally:
-        _remove(router)
-        process.wait(60)
-
-
-def _remove(router: str) -> None:
-    on_node("sh", "-c", f"pkill -f '^{router} ' && sleep 1; {_FORGET}")
+        on_node("sh", "-c", _FORGET)
 
 
 def connects(pod: Object, to: str, port: int) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from flyball_lab.repository import ROOT
 from support.cluster import Object
@@ -16,6 +19,25 @@ def on_node(*command: str) -> str:
     )
     assert done.returncode == 0, done.stderr.strip()
     return done.stdout
+
+
+@contextmanager
+def daemon_on_node(program: str, options: Mapping[str, object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in the cluster's namespaces for as long as the block lasts; one of an earlier run is ended first."""
+    end_on_node(program)
+    command = [str(ROOT / "hack/cluster"), "exec", program, *(f"--{name}={value}" for name, value in options.items())]
+    with log.open("wb") as to:
+        process = subprocess.Popen(command, stdout=to, stderr=to)
+    try:
+        yield process
+    finally:
+        end_on_node(program)
+        process.wait(60)
+
+
+def end_on_node(program: str) -> None:
+    """End a program in the cluster's namespaces, if it runs, by its path."""
+    on_node("sh", "-c", f"pkill -f '^{program} ' || true")
 
 
 def container_pid(pod: Object, *, container: str) -> int:

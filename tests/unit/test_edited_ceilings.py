@@ -34,6 +34,15 @@ async def edited(harness: Harness, tuner: ServiceTuner) -> None:
     await ticks(harness, tuner)
 
 
+async def edited_beside_a_new_pod() -> tuple[Harness, ServiceTuner]:
+    """`pod-1` was started with what was asked for before, `pod-2` with what is asked for now."""
+    harness = Harness(engines=Engines("pod-1"))
+    tuner = await tuned(harness)
+    harness.engines.held["pod-2"], harness.engines.seqs["pod-2"] = None, 1
+    await edited(harness, tuner)
+    return harness, tuner
+
+
 @in_virtual_time
 async def test_lower_ceilings_take_nothing_from_the_pods_that_run() -> None:
     harness = Harness(engines=Engines("pod-1"))
@@ -43,10 +52,7 @@ async def test_lower_ceilings_take_nothing_from_the_pods_that_run() -> None:
 
 @in_virtual_time
 async def test_nor_do_they_while_a_new_pod_has_them_or_under_a_new_leader() -> None:
-    harness = Harness(engines=Engines("pod-1"))
-    tuner = await tuned(harness)
-    harness.engines.held["pod-2"], harness.engines.seqs["pod-2"] = None, 1
-    await edited(harness, tuner)
+    harness, _ = await edited_beside_a_new_pod()
     assert harness.engines.limits() == (SEQS, 2048)
     await ticks(harness, harness.tuner())
     assert harness.engines.limits() == (SEQS, 2048)
@@ -54,10 +60,7 @@ async def test_nor_do_they_while_a_new_pod_has_them_or_under_a_new_leader() -> N
 
 @in_virtual_time
 async def test_once_the_pods_that_had_more_are_gone_the_limits_are_within_the_new_ones() -> None:
-    harness = Harness(engines=Engines("pod-1"))
-    tuner = await tuned(harness)
-    harness.engines.held["pod-2"], harness.engines.seqs["pod-2"] = None, 1
-    await edited(harness, tuner)
+    harness, tuner = await edited_beside_a_new_pod()
     del harness.engines.held["pod-1"]
     await ticks(harness, tuner)
     assert harness.engines.limits("pod-2") == (1, 2048)

@@ -14,9 +14,9 @@ archive_import() {
   if grep -qxF "$ref" <<<"$imported"; then return; fi
   # Below the cluster's folder: what a kill leaves goes with the cluster.
   work=$(mktemp -d "$dir/archive.XXXXXX")
-  mkdir -p "$work/root/bin" # where the Prometheus operator looks for its own
-  cp -L "$bin/$1" "$work/root/bin/$1"
-  tar -C "$work/root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" .
+  mkdir -p "$work/layer/bin" # where the Prometheus operator looks for its own
+  cp -L "$bin/$1" "$work/layer/bin/$1"
+  tar -C "$work/layer" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" .
   layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
   jq -n --arg tool "/bin/$1" --arg layer "sha256:$layer" --arg architecture "$(dpkg --print-architecture)" \
     '{architecture: $architecture, os: "linux", rootfs: {type: "layers", diff_ids: [$layer]},

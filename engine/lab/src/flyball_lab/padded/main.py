@@ -13,7 +13,7 @@ from flyball_engine.arguments import real, whole
 from flyball_engine.contract import API_PORT, Env
 from flyball_engine.control.server import PortError
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, Dynamic
-from flyball_lab.openai.ports import INTERRUPTED, check_ports
+from flyball_lab.openai.ports import INTERRUPTED, add_drain_timeout, check_ports
 from flyball_lab.padded.engine import PaddedConfig, Runner
 from flyball_lab.padded.server import ServerConfig, serve_forever
 
@@ -116,12 +116,6 @@ def _parser() -> argparse.ArgumentParser:
         "--dtype", choices=_DTYPES, default="auto", help="of the weights; %(default)s is the model's own"
     )
     serve.add_argument("--device", metavar="NAME", help="as torch names it; a GPU if there is one")
-    serve.add_argument(
-        "--drain-timeout",
-        type=whole(1, 86_400),
-        default=60,
-        metavar="S",
-        help="seconds for open answers after SIGTERM; %(default)s",
-    )
+    add_drain_timeout(serve, 60)
     serve.epilog = f"The control port, its service and its key come from {', '.join(_ENVIRONMENT)}, as in a pod."
     return parser

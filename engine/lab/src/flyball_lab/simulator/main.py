@@ -17,7 +17,7 @@ from flyball_engine.batching.batch_metrics import BatchCounts
 from flyball_engine.contract import API_PORT, Env, Limits, Metric, ObjectiveSpec, Setpoint
 from flyball_engine.control.server import PortError
 from flyball_engine.figures import percent
-from flyball_lab.openai.ports import INTERRUPTED, check_ports
+from flyball_lab.openai.ports import INTERRUPTED, add_drain_timeout, check_ports
 from flyball_lab.simulator.lengths import SHAPES
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Request
@@ -70,13 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     real.add_argument("--model", default="simulated", metavar="NAME", help="it is served by; %(default)s")
     real.add_argument("--start-seconds", type=_at_least_0, metavar="S", help="until the ports open; the preset's")
     real.add_argument("--seed", type=int, default=1)
-    real.add_argument(
-        "--drain-timeout",
-        type=whole(1, 86_400),
-        default=2,
-        metavar="S",
-        help="seconds for open answers after SIGTERM; %(default)s",
-    )
+    add_drain_timeout(real, 2)
     real.epilog = f"The control port, its service and its key come from {', '.join(_ENVIRONMENT)}, as in a pod."
     real.set_defaults(command=_serve)
     return parser

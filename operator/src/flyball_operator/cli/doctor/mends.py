@@ -145,5 +145,9 @@ def of_service(service: Object, reason: str) -> str:
     if reason == Reason.PAUSED:
         return f"flyball resume {name} -n {namespace}"
     said = advice(reason, name=name, namespace=namespace)
-    explain = f"flyball explain {name} -n {namespace}"
-    return f"{said} More: {explain}" if said else explain
+    return f"{said} More: {explain(service)}" if said else explain(service)
+
+
+def explain(service: Object) -> str:
+    """Tells all that is known of a service."""
+    return f"flyball explain {service['metadata']['name']} -n {service['metadata']['namespace']}"

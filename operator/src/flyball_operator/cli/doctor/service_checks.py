@@ -260,7 +260,7 @@ def rollouts(installation: Installation) -> Iterator[Finding]:
             continue
         cause = f"; {stalled['reason']}: {stalled['message']}" if failed and stalled.get("status") == "True" else ""
         said = f"{_where(service)}: {told['reason']}: {told['message']}{cause}"
-        yield fail(check, said, ADVICE.get(told["reason"], _explain(service)))
+        yield fail(check, said, ADVICE.get(told["reason"], mends.explain(service)))
     if good:
         yield ok(check, f"{good} of {total} services have none that failed or waits")
 
@@ -273,10 +273,6 @@ def _waits_for(service: Object) -> Finding | None:
     if cause is None or progressing["status"] != "True":
         return None
     return warn("rollouts", f"{_where(service)}: {reason}: {message}", mends.of_service(service, cause))
-
-
-def _explain(service: Object) -> str:
-    return f"flyball explain {service['metadata']['name']} -n {service['metadata']['namespace']}"
 
 
 def governance(installation: Installation) -> Iterator[Finding]:
