@@ -117,6 +117,13 @@ def chosen(labels: Mapping[str, str], selector: str) -> bool:
     return all(key in labels and (not sign or labels[key] == value) for key, sign, value in wanted)
 
 
+def _told(event: Object, fields: str) -> bool:
+    """Whether a selector of fields, each with a value that it has or has not, chooses an event."""
+    known = {"involvedObject.uid": (event.get("involvedObject") or {}).get("uid"), "reason": event.get("reason")}
+    wanted = [part.partition("=") for part in fields.split(",") if part]
+    return all((known[key.rstrip("!")] == value) is not key.endswith("!") for key, _, value in wanted)
+
+
 class MemoryApi:
     """A server and, for each writer, the methods of `kube.api.KubeApi`."""
 
@@ -202,7 +209,7 @@ class MemoryApi:
         metadata_only: bool = False,
         part: Callable[[Object], Object] = lambda whole: whole,
     ) -> tuple[list[Object], str]:
-        """A list by labels, and by fields, of which the operator asks for one. Its items do not say their kind."""
+        """A list by labels, and of events by fields. Its items do not say their kind."""
         assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
         self.reads["list", resource.plural] += 1
         found = [
@@ -210,7 +217,7 @@ class MemoryApi:
             for key, item in self.shown().items()
             if key[:2] == (resource.plural, namespace)
             and chosen(item["metadata"].get("labels") or {}, selector)
-            and (not fields or fields == f"involvedObject.uid={item['involvedObject']['uid']}")
+            and _told(item, fields)
         ]
         return found, str(next(self._version))
 

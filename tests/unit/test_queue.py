@@ -116,3 +116,45 @@ def test_whatever_happens_no_key_is_taken_twice_and_none_that_was_added_is_forgo
         waiting.done(key)
     left = {waiting.take(1e6) for _ in range(4)}
     assert owed <= left
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "urge", "take", "done", "failed"]), st.sampled_from("abcd"), st.integers(0, 400)
+        ),
+        max_size=300,
+    )
+)
+def test_what_is_taken_is_what_a_look_at_all_keys_would_take(steps: list[tuple[str, str, int]]) -> None:
+    waiting, now = schedule(), 0.0
+    due: dict[str, float] = {}
+    active: set[str] = set()
+    failed: set[str] = set()
+    for number, (step, key, delay) in enumerate(steps):
+        # No two keys are ever due at the same time.
+        now += 1.0 + number / 1000
+        if step == "add":
+            waiting.add(key, now, delay)
+            if not (key in failed and key in due):
+                due[key] = min(due.get(key, float("inf")), now + delay)
+        elif step == "urge":
+            waiting.urge(key, now)
+            failed.discard(key)
+            due[key] = now
+        elif step == "done":
+            waiting.done(key)
+            active.discard(key)
+        elif step == "failed":
+            due[key] = now + waiting.failed(key, now)
+            failed.add(key)
+        else:
+            ready = [one for one in due if due[one] <= now and one not in active]
+            expected = min(ready, key=due.__getitem__, default=None)
+            assert waiting.take(now) == expected
+            if expected is not None:
+                del due[expected]
+                active.add(expected)
+        idle = [due[one] for one in due if one not in active]
+        assert waiting.wait(now) == (max(0.0, min(idle) - now) if idle else None)
+        assert (len(waiting), waiting.active) == (len(due), len(active))

@@ -102,7 +102,7 @@ def test_an_event_names_the_service_by_its_uid_and_one_of_an_earlier_service_by_
 async def test_a_list_for_a_new_leader_of_a_shard_has_no_other_looked_at() -> None:
     looks = Looks()
     shared = Shared(cache=Cache(), queue=looks, metrics=Metrics(), clock=now, jitter=lambda: 0.5)
-    await Resyncer(cast("KubeApi", Server()), "team", shared).resync(SECOND.has)
+    await Resyncer(cast("KubeApi", Server()), "team", shared).resync_services(SECOND.has)
     assert [key.uid for key in looks.keys] == [UIDS[SECOND]]
 
 

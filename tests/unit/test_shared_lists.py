@@ -10,11 +10,16 @@ import pytest
 from flyball_lab.harness.manifests import Object
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import UnavailableError
-from flyball_operator.kube.resources import PODS, REVISIONS
+from flyball_operator.kube.resources import EVENTS, PODS, REVISIONS
 from flyball_operator.kube.shared_lists import MOST_VALUES, SharedLists
 from support.memory_api import chosen
 
 LABEL = "team.example/service"
+#: Of several objects at once: all events but those that tell of no trouble.
+TELLING = (
+    "reason!=Scheduled,reason!=Pulled,reason!=Created,reason!=Started,reason!=Killing,reason!=SuccessfulCreate,"
+    "reason!=ScalingReplicaSet"
+)
 
 
 class Server:
@@ -26,11 +31,17 @@ class Server:
         self.let = asyncio.Event()
         self.error: Exception | None = None
 
-    async def list(self, resource: Any, namespace: str, *, selector: str) -> tuple[list[Object], str]:
-        self.asked.append(f"{namespace}/{resource.plural} {selector}")
+    async def list(
+        self, resource: Any, namespace: str, *, selector: str = "", fields: str = "", part: Any = None
+    ) -> tuple[list[Object], str]:
+        self.asked.append(f"{namespace}/{resource.plural} {selector}{fields}")
         await self.let.wait()
         if self.error is not None:
             raise self.error
+        if resource is EVENTS:
+            return [
+                part(event(one)) for one in ("p1", "p2", "p3") if fields in (f"involvedObject.uid={one}", TELLING)
+            ], ""
         return [one for one in self.pods if chosen(one["metadata"]["labels"], selector)], "1"
 
     def expect_asked(self, *requests: str) -> None:
@@ -39,6 +50,10 @@ class Server:
 
 def pod(service: str) -> Object:
     return {"metadata": {"name": f"of-{service}", "labels": {LABEL: service}}}
+
+
+def event(about: str) -> Object:
+    return {"metadata": {"name": f"of-{about}"}, "involvedObject": {"uid": about}, "reason": "FailedMount"}
 
 
 @pytest.fixture
@@ -115,6 +130,18 @@ async def test_a_request_has_a_bound(server: Server, lists: SharedLists) -> None
     server.let.set()
     await expect_each_its_own(wanted(lists, *services), *services)
     assert [request.count(",") + 1 for request in server.asked] == [MOST_VALUES, 1]
+
+
+async def test_events_of_one_object_are_asked_for_by_its_uid_and_of_several_in_one_request(
+    server: Server, lists: SharedLists
+) -> None:
+    first = asyncio.create_task(lists.events("team", "p1"))
+    await sent()
+    later = [asyncio.create_task(lists.events("team", pod)) for pod in ("p2", "p3", "p2", "none")]
+    await sent()
+    server.let.set()
+    assert await asyncio.gather(first, *later) == [[event("p1")], [event("p2")], [event("p3")], [event("p2")], []]
+    server.expect_asked("team/events involvedObject.uid=p1", f"team/events {TELLING}")
 
 
 async def test_who_shares_a_request_shares_its_refusal_and_the_next_one_is_sent(

@@ -103,7 +103,9 @@ class Informer:
                 await asyncio.sleep(delay * (0.9 + 0.2 * self._shared.jitter()))
 
     async def refresh(self, concerns: Callable[[str], bool] = lambda _: True) -> bool:
-        """List it anew, as a new leader does. True unless it could not be listed.
+        """List its services anew, as a new leader does. True unless they could not be listed.
+
+        The last leader may have written their status since. What else it wrote is read live before anything is done.
 
         `concerns`: whether to have the service of a UID looked at. Where it could not be listed, these services are
         forgotten. Those of other shards stay: their leader, which may be this process, tunes them meanwhile.
@@ -116,7 +118,7 @@ class Informer:
             return True
         try:
             async with self._gate:
-                await self.resyncer.resync(concerns)
+                await self.resyncer.resync_services(concerns)
         except ClusterError as error:
             log.warning(
                 "%s could not be listed: %s",
@@ -344,9 +346,9 @@ class Informers:
     async def refresh(
         self, begins: Callable[[], None] = lambda: None, concerns: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """List all that can be listed anew; again and again while the API server lists none. Each round `begins`.
+        """List the services of all that can be listed anew; again and again while the API server lists none.
 
-        `concerns`: whether to have the service of a UID looked at.
+        `begins`: called in each round. `concerns`: whether to have the service of a UID looked at.
         """
         await self._known.wait()
         while True:

@@ -237,8 +237,8 @@ class Settings(PrometheusSettings):
     resync_seconds: Annotated[float, Field(ge=5, le=3600)] = 300.0
     """Seconds between two lists of everything, after which every service is looked at again, and what others
     changed is applied again."""
-    workers: Annotated[int, Field(ge=1, le=64)] = 8
-    """Services of a shard that are worked on at the same time."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 16
+    """Services of a shard that are worked on at the same time. They share lists, so more of them take less."""
     log_level: LogLevel = LogLevel.INFO
     """Least level that is logged: DEBUG, INFO, WARNING or ERROR."""
     log_format: LogFormat = LogFormat.JSON

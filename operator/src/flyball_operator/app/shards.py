@@ -21,7 +21,7 @@ from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning.insight import Insight
 
 #: Seconds between a lost Lease and the next term, at first and at most. At first as between two looks at a Lease, so
-#: that a single replica leads again soon. Doubled while terms end early, because each lists everything. At most half
+#: that a single replica leads again soon. Doubled while terms end early, because each lists all services. At most half
 #: a minute, because nobody may look after the services meanwhile.
 LEAST_REST_SECONDS: Final = 2.0
 LONGEST_REST_SECONDS: Final = 30.0
@@ -155,7 +155,7 @@ class Shards:
 
 
 class Refresher:
-    """Lists everything for new leaders of shards: once for all that wait when a round begins."""
+    """Lists all services for new leaders of shards: once for all that wait when a round begins."""
 
     def __init__(self, informers: Informers) -> None:
         self._informers = informers

@@ -11,6 +11,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
@@ -41,7 +42,7 @@ def _answer(problems: Sequence[str], status: int) -> web.Response:
 
 
 class TelemetryServer:
-    """Serves /metrics, /healthz and /readyz."""
+    """Serves /metrics, also of the names alone that `name[]` gives, /healthz and /readyz."""
 
     def __init__(self, metrics: Metrics, health: Health, port: int) -> None:
         self._metrics = metrics
@@ -52,8 +53,12 @@ class TelemetryServer:
         application.router.add_get("/readyz", health.readyz)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 
-    async def _serve_metrics(self, _request: web.Request) -> web.Response:
-        body = generate_latest(self._metrics.registry)
+    async def _serve_metrics(self, request: web.Request) -> web.Response:
+        registry: Collector = self._metrics.registry
+        if chosen := request.query.getall("name[]", None):
+            # As the library's own servers do: what is not asked for is not collected.
+            registry = self._metrics.registry.restricted_registry(chosen)
+        body = generate_latest(registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def start(self) -> None:

@@ -65,8 +65,8 @@ log = logging.getLogger(__name__)
 class Process:
     """What all shards of a process share.
 
-    `election`: for writes of the Leases. `refresh`: list everything anew for a new leader of the shard, and have its
-    services looked at; each round calls what it is given. `rotation`: where the operator keeps the signing key itself,
+    `election`: for writes of the Leases. `refresh`: list all services anew for a new leader of the shard, and have
+    its own looked at; each round calls what it is given. `rotation`: where the operator keeps the signing key itself,
     `signing_keys` where it is given. `hold`: whether this release may act in a namespace. `led`: set once this process
     leads in any shard.
     """
@@ -241,8 +241,8 @@ class Term:
     async def _lead(self) -> None:
         """What begins with leadership: look at everything, and tune.
 
-        Everything is listed anew: what the last leader wrote must be known before anything is done under a newer epoch,
-        and a watch can be silent for a minute.
+        The services are listed anew: the statuses that the last leader wrote must be known before anything is done
+        under a newer epoch, and a watch can be silent for a minute. All else is known as well as to any leader.
         """
         await self.elector.leading.wait()
         self._process.led.set()

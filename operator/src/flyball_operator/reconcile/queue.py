@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Final, Generic, Protocol, TypeVar
 
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 300.0
 #: Retries are spread by up to this share, so that what failed together is not tried together.
 JITTER: Final = 0.2
+
+#: Entries that may be over before the others are put in order anew.
+_SPARE: Final = 64
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -37,6 +42,9 @@ class Schedule(Generic[K]):
     def __init__(self, jitter: Callable[[], float]) -> None:
         self._jitter = jitter
         self._due: dict[K, float] = {}
+        #: What becomes due, numbered for those that do so at the same time. What `_due` contradicts is over.
+        self._heap: list[tuple[float, int, K]] = []
+        self._numbers = count()
         self._failures: dict[K, int] = {}
         self._active: set[K] = set()
 
@@ -53,27 +61,51 @@ class Schedule(Generic[K]):
         """Make the key due, no later than it already is. One that failed keeps waiting for its retry."""
         if key in self._failures and key in self._due:
             return
-        self._due[key] = min(self._due.get(key, float("inf")), now + delay)
+        if now + delay < self._due.get(key, float("inf")):
+            self._put(key, now + delay)
 
     def urge(self, key: K, now: float) -> None:
         """Make the key due now, whatever failed before."""
         self._failures.pop(key, None)
-        self._due[key] = now
+        self._put(key, now)
 
     def take(self, now: float) -> K | None:
         """The key that has been due longest and is not being worked on; it is until `done`."""
-        ready = [(due, key) for key, due in self._due.items() if due <= now and key not in self._active]
-        if not ready:
+        following = self._following()
+        if following is None or following[0] > now:
             return None
-        key = min(ready, key=lambda item: item[0])[1]
+        _, key = following
         del self._due[key]
         self._active.add(key)
         return key
 
     def wait(self, now: float) -> float | None:
         """Seconds until a key is due; None if none waits."""
-        waiting = [due for key, due in self._due.items() if key not in self._active]
-        return max(0.0, min(waiting) - now) if waiting else None
+        following = self._following()
+        return max(0.0, following[0] - now) if following is not None else None
+
+    def _put(self, key: K, due: float) -> None:
+        self._due[key] = due
+        heappush(self._heap, (due, next(self._numbers), key))
+        if len(self._heap) > 2 * len(self._due) + _SPARE:
+            # Most are over.
+            self._heap = [(when, next(self._numbers), one) for one, when in self._due.items()]
+            heapify(self._heap)
+
+    def _following(self) -> tuple[float, K] | None:
+        """The key that is due first of those that are not being worked on, and when."""
+        active: list[tuple[float, int, K]] = []
+        while self._heap:
+            due, _, key = self._heap[0]
+            if self._due.get(key) == due and key not in self._active:
+                break
+            entry = heappop(self._heap)
+            if self._due.get(key) == due:
+                active.append(entry)
+        found = (self._heap[0][0], self._heap[0][2]) if self._heap else None
+        for entry in active:
+            heappush(self._heap, entry)
+        return found
 
     def done(self, key: K) -> None:
         """The work on the key has ended."""
@@ -85,12 +117,12 @@ class Schedule(Generic[K]):
 
     def failed(self, key: K, now: float) -> float:
         """Make it due again after a while; returns how long a while."""
-        count = self._failures.get(key, 0)
-        self._failures[key] = count + 1
-        delay = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(count, 20))
+        before = self._failures.get(key, 0)
+        self._failures[key] = before + 1
+        delay = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(before, 20))
         delay *= 1 + JITTER * (2 * self._jitter() - 1)
         # Already due: something happened while it was worked on. It waits all the same, or a fault would spin.
-        self._due[key] = now + delay
+        self._put(key, now + delay)
         return delay
 
 

@@ -30,7 +30,6 @@ from flyball_operator.kube.errors import (
 )
 from flyball_operator.kube.resources import (
     ENDPOINT_SLICES,
-    EVENTS,
     INFERENCE_SERVICES,
     JOBS,
     OWNED,
@@ -199,9 +198,9 @@ class SnapshotReader:
 
     async def _events(self, key: Key, *asked: Object | None) -> tuple[Object, ...]:
         """Events of the few objects that wait: there may be thousands in a namespace."""
-        fields = [f"involvedObject.uid={uid(found)}" for found in asked if found is not None]
-        listed = await asyncio.gather(*(self._api.list(EVENTS, key.namespace, fields=one) for one in fields))
-        return tuple(event for items, _ in listed for event in items)
+        waiting = (uid(found) for found in asked if found is not None)
+        listed = await asyncio.gather(*(self._lists.events(key.namespace, one) for one in waiting))
+        return tuple(event for events in listed for event in events)
 
     async def _get(self, resource: Resource, key: Key) -> Object | None:
         try:

@@ -110,26 +110,35 @@ class Resyncer:
             return False
         return True
 
-    async def resync(self, concerns: Callable[[str], bool] = lambda _: True) -> None:
+    async def resync(self) -> None:
         """List services and what they have, replace the cache, and have every service looked at.
 
-        `concerns`: whether to have the service of a UID looked at.
         Raises `ClusterError`.
         """
         self._tried = self._shared.clock()
         async with self._sweeping:
-            cache, metrics = self._shared.cache, self._shared.metrics
-            services, version = await self._api.list(INFERENCE_SERVICES, self._namespace, part=service_part)
-            self._check_epoch(services)
-            missed = cache.replace_services(services, int(version or 0), namespace=self._namespace)
+            metrics = self._shared.metrics
+            missed = await self._list_services()
             missed_pods = 0
             for kind in self._shared.labelled:
                 missed_pods += await self._list(kind)
             if self._last is not None:
                 metrics.missed("InferenceService", missed)
                 metrics.missed("Pod", missed_pods)
-            self._look_at(self._shared.queue.add, concerns)
+            self._look_at(self._shared.queue.add)
             self._last = self._shared.clock()
+
+    async def resync_services(self, concerns: Callable[[str], bool]) -> None:
+        """List the services alone, and have those of UIDs that `concerns` has looked at. Raises `ClusterError`."""
+        async with self._sweeping:
+            await self._list_services()
+            self._look_at(self._shared.queue.add, concerns)
+
+    async def _list_services(self) -> int:
+        """List the services. Returns how many were missed before."""
+        services, version = await self._api.list(INFERENCE_SERVICES, self._namespace, part=service_part)
+        self._check_epoch(services)
+        return self._shared.cache.replace_services(services, int(version or 0), namespace=self._namespace)
 
     async def _list(self, kind: Resource) -> int:
         """List a kind. Returns how many pods were missed before."""

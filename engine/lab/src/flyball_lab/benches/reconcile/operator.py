@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -42,7 +43,9 @@ class RunningOperator:
 
     def figures(self, *names: str) -> tuple[float, ...]:
         """The sums of some of its own series, in one scrape. Raises `OSError` while it does not answer."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        # Of thousands of services all series take a tenth of a second of what is measured.
+        asked = urllib.parse.urlencode([("name[]", name) for name in names])
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics?{asked}", timeout=10) as answer:
             text = answer.read().decode()
         return tuple(
             sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, flags=re.MULTILINE))
