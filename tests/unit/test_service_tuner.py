@@ -100,6 +100,50 @@ async def test_an_operator_that_starts_writes_nothing() -> None:
 
 
 @in_virtual_time
+async def test_a_model_learnt_from_read_backs_makes_no_service_tuned_before_the_first_decision() -> None:
+    harness = Harness()
+    harness.engines.busy.add("pod-1")
+    tuner, nobody = harness.tuner(), Unobserved(Missing.NOT_SCRAPED, "no target has a sample")
+    for _ in range(40):
+        await harness.tick(tuner, nobody, nobody)
+        assert harness.condition(TUNED)[0] != "True"
+    assert "ModelLearned" in harness.events
+    assert harness.condition(TUNED) == ("False", "Learning")
+    assert "the model is there" in harness.message(TUNED)
+    for _ in range(30):
+        await harness.tick(tuner, busy(), COUNTS)
+    assert harness.condition(TUNED) == ("True", "Applied")
+
+
+@in_virtual_time
+@pytest.mark.parametrize("objectives", [None, []])
+async def test_an_operator_that_starts_in_an_outage_knows_that_the_service_is_tuned(objectives: Any) -> None:
+    harness = Harness()
+    if objectives is not None:
+        harness.edit(objectives=objectives)  # Then the law leaves the upper bounds, and no change is noted.
+    await settled(harness)
+    harness.epoch, again = 2, harness.tuner()
+    for _ in range(12):
+        await harness.tick(again, AWAY, AWAY)
+        assert harness.condition(TUNED) == ("True", "Applied")
+
+
+@in_virtual_time
+async def test_an_operator_that_starts_while_tuning_is_paused_knows_that_the_service_was_tuned() -> None:
+    harness = Harness()
+    tuner = await settled(harness)
+    harness.annotate(tuning="Paused")
+    await harness.tick(tuner, busy(), COUNTS)
+    assert harness.condition(TUNED) == ("False", "Paused")
+    harness.epoch, again = 2, harness.tuner()
+    await harness.tick(again, AWAY, AWAY)
+    harness.annotate()
+    for _ in range(3):
+        await harness.tick(again, AWAY, AWAY)
+    assert harness.condition(TUNED) == ("True", "Applied")
+
+
+@in_virtual_time
 async def test_one_late_answer_of_prometheus_changes_no_condition() -> None:
     harness = Harness()
     tuner = await settled(harness)

@@ -99,10 +99,8 @@ def progress(**changed: object) -> SetpointProgress:
         "mode": Mode.AUTO,
         "ready_pods": 2,
         "applied_pods": 2,
-        "trusted": True,
         "limits": "16 seqs, 256 tokens",
         "problems": (),
-        "learning": "learning",
     }
     return SetpointProgress(**(base | changed))  # type: ignore[arg-type]
 
@@ -113,7 +111,7 @@ def progress(**changed: object) -> SetpointProgress:
         ({}, ("True", Reason.APPLIED)),
         ({"ready_pods": 0}, ("Unknown", Reason.NO_READY_PODS)),
         ({"applied_pods": 1}, ("Unknown", Reason.PUSHING)),
-        ({"trusted": False}, ("False", Reason.LEARNING)),
+        ({"learning": "no model"}, ("False", Reason.LEARNING)),
         ({"mode": Mode.DISABLED}, ("False", Reason.DISABLED)),
         ({"mode": Mode.RECOMMEND}, ("False", Reason.RECOMMEND_ONLY)),
         ({"problems": ((Reason.UNREACHABLE, "p0"),)}, ("False", Reason.UNREACHABLE)),

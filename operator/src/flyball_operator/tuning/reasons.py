@@ -20,7 +20,8 @@ class Reason(StrEnum):
     APPLIED = "Applied"
     """Tuned: every engine core of every Ready pod runs under the law's limits."""
     LEARNING = "Learning"
-    """Tuned is False: start values, until the step-time model is trusted. CapacitySufficient is Unknown until then."""
+    """Tuned is False: start values, until the step-time model is trusted and the law has chosen once.
+    CapacitySufficient is Unknown until the model is trusted."""
     DISABLED = "Disabled"
     """Tuned is False: mode Disabled runs at the upper bounds."""
     RECOMMEND_ONLY = "RecommendOnly"

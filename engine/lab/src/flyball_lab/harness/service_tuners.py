@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.acceptance import SetpointRefused, judge
 from flyball_lab.harness.manifests import Object, good
-from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.tuning import signals, step_window
 from flyball_lab.harness.virtual_time import now
 from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
@@ -92,8 +92,8 @@ class Engines:
         self.ports: dict[str, int] = {}  # control ports that are not the usual one, by pod
         #: Most requests that engines were started with, by pod, where it is not the usual number.
         self.seqs: dict[str, int] = {}
-        #: Pods that make steps.
-        self.working: set[str] = set()
+        #: Pods that make steps, and those that make them of all sizes, as a busy engine does.
+        self.working, self.busy = set[str](), set[str]()
         self._steps = 0
         #: What steps take over what the model says, by pod.
         self.biases: dict[str, float] = {}
@@ -206,7 +206,9 @@ class Engines:
         return "plain vLLM" if uid in self.plain else self.ungated
 
     def _decodes(self, uid: str) -> tuple[StepSums, ...]:
-        """Of a pod that works, or lets nobody in: steps without a prompt."""
+        """Of a pod that works, or lets nobody in: steps without a prompt. Of a busy one: of all sizes."""
+        if uid in self.busy:
+            return _of_all_sizes(steps=int(now()))
         if uid not in self.stuck | self.working:
             return ()
         self._steps += uid not in self.frozen
@@ -241,6 +243,15 @@ class Engines:
             return Acknowledged(await ask(address), 0.0)
         except EngineError as error:
             return error
+
+
+def _of_all_sizes(*, steps: int) -> tuple[StepSums, ...]:
+    """Sums of so many steps of every size."""
+    found = []
+    for key, sums in step_window(steps=steps).cells.items():
+        figures = {name: int(value) if value.is_integer() else value for name, value in asdict(sums).items()}
+        found.append(StepSums.model_validate({"bucket": key.bucket, "kind": key.kind} | figures))
+    return tuple(found)
 
 
 #: Under these a service may shed.

@@ -48,16 +48,16 @@ class SetpointProgress:
 
     `paused`: what the annotation says. `stalled`: why no tick is completed. `not_deciding`: why nothing is decided.
     `trial_pod`: the pod that has it alone. `unordered`: why prompts are not served in the order that was asked for.
-    `unclassed`: why requests are all of one class. None where that is not so.
+    `unclassed`: why requests are all of one class. `learning`: why the limits are no choice of the law. None where that
+    is not so.
     """
 
     mode: Mode
     ready_pods: int
     applied_pods: int
-    trusted: bool
     limits: str
     problems: Sequence[tuple[Reason, str]]
-    learning: str
+    learning: str | None = None
     paused: str | None = None
     stalled: str | None = None
     not_deciding: str | None = None
@@ -118,7 +118,7 @@ def _applied_verdict(progress: SetpointProgress) -> ConditionState:
     if progress.not_deciding is not None:
         message = f"for minutes nothing could be decided, though there are requests: {progress.not_deciding}"
         return ConditionState("False", Reason.NOT_DECIDING, f"{message}; {progress.limits} hold")
-    if not progress.trusted:
+    if progress.learning is not None:
         return ConditionState("False", Reason.LEARNING, progress.learning)
     lacking = f"; prompts are served in order of arrival: {progress.unordered}" if progress.unordered else ""
     lacking += f"; all requests are of one class: {progress.unclassed}" if progress.unclassed else ""

@@ -15,11 +15,16 @@ _SHOWN_LENGTH: Final = 200
 
 
 class Liveness:
-    """The memory of one service, by namespace and name. `not_deciding`: its status says NotDeciding."""
+    """The memory of one service, by namespace and name.
 
-    def __init__(self, dependencies: Dependencies, labels: tuple[str, str], *, not_deciding: bool) -> None:
+    `not_deciding`: its status says NotDeciding; `chosen`: status tells of a decision by the law.
+    """
+
+    def __init__(
+        self, dependencies: Dependencies, labels: tuple[str, str], *, not_deciding: bool, chosen: bool
+    ) -> None:
         self._clock, self._late_seconds = dependencies.clock, dependencies.late_seconds
-        self._decision_age = DecisionAge.begun(dependencies.clock(), not_deciding=not_deciding)
+        self._decision_age = DecisionAge.begun(dependencies.clock(), not_deciding=not_deciding, chosen=chosen)
         self._completed_at = self._reported_at = dependencies.clock()
         self._failure = ""
         dependencies.metrics.ages(
@@ -61,6 +66,11 @@ class Liveness:
         """Why no tick is completed."""
         cause = f"the last one failed: {self._failure}" if self._failure else "the last one has not ended"
         return f"no tick was completed for {self._late_seconds:.0f} s, {cause}"
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the law has chosen once: what engines hold before that is no choice of its."""
+        return self._decision_age.chosen
 
     @property
     def not_deciding(self) -> str | None:

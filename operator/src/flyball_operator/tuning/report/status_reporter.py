@@ -28,6 +28,7 @@ from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.analysis_report import AnalysisReport
 from flyball_operator.tuning.report.capacity_report import CapacityReport
 from flyball_operator.tuning.report.conditions import SetpointProgress
+from flyball_operator.tuning.report.decision_age import decided_before
 from flyball_operator.tuning.report.decision_history import DecisionHistory
 from flyball_operator.tuning.report.event_recorder import ConditionStates, EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
@@ -75,7 +76,8 @@ class StatusReporter:
         self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
         self.history = DecisionHistory(service.status.tuning.decisions)
         not_deciding = events.reason(ConditionType.TUNED) == Reason.NOT_DECIDING
-        self.liveness = Liveness(context.dependencies, context.labels, not_deciding=not_deciding)
+        chosen = decided_before(service.status)
+        self.liveness = Liveness(context.dependencies, context.labels, not_deciding=not_deciding, chosen=chosen)
 
     def spec_edited(self) -> None:
         """Objectives or bounds were edited: the capacity of the old ones is removed."""
@@ -135,7 +137,6 @@ class StatusReporter:
             mode=spec.mode,
             ready_pods=pods.ready,
             applied_pods=pods.applied(live) if live is not None else 0,
-            trusted=context.trusted,
             limits=self._shown(live, context.queueing),
             problems=conditions.FENCED if context.fenced else pods.problems(asked, sheds=spec.refuses),
             paused=spec.paused,
@@ -144,7 +145,7 @@ class StatusReporter:
             not_deciding=self.liveness.not_deciding if spec.live else None,
             unordered=pods.lacks.unordered if spec.orders else None,
             unclassed=pods.lacks.unclassed if spec.classes is not None else None,
-            learning=f"start values until the step-time model is trusted: {doubt_message(state.step_time.fit)}",
+            learning=self._learning,
         )
         _, _, met = self._met(spec.objectives, self._signals.outcomes, window=_WINDOW)
         lost = self._events.status(ConditionType.METRICS_AVAILABLE) == "False"
@@ -175,6 +176,16 @@ class StatusReporter:
             **({} if scaling is None else {_SCALING: scaling}),
             **({} if adapters is None else {_ADAPTERS: adapters}),
         }
+
+    @property
+    def _learning(self) -> str | None:
+        """Why the limits are no choice of the law, None if they are."""
+        if not self._context.trusted:
+            doubt = doubt_message(self._context.state.step_time.fit)
+            return f"start values until the step-time model is trusted: {doubt}"
+        if not self.liveness.chosen:
+            return "start values until the first decision: the model is there, too little load was observed so far"
+        return None
 
     async def write(self, states: ConditionStates) -> None:
         """Hand the whole of our part to the writer, which knows what can wait."""
