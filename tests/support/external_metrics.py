@@ -15,7 +15,7 @@ from flyball_lab.harness.waiting import eventually
 from support.binaries import binary
 from support.cluster import Object, condition, items, kubectl
 from support.live import EXTERNAL_METRICS
-from support.node import daemon_on_node
+from support.node import daemon_on_node, node_address
 
 _PORT: Final = 16_443
 _NAMESPACE: Final = "monitoring"
@@ -78,8 +78,7 @@ def _served() -> bool:
 
 
 def _objects() -> list[Object]:
-    node = json.loads(kubectl("get", "nodes", "-o", "json"))["items"][0]
-    address = next(one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP")
+    address = node_address()
     meta = {"name": _NAME, "namespace": _NAMESPACE}
     port = {"name": "https", "port": _PORT}
     group = {"group": "external.metrics.k8s.io", "version": "v1beta1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyball_lab.repository import ROOT
-from support.cluster import Object
+from support.cluster import Object, kubectl
 
 
 def on_node(*command: str) -> str:
@@ -21,11 +22,23 @@ def on_node(*command: str) -> str:
     return done.stdout
 
 
+def node_address() -> str:
+    """The address by which this machine reaches the node."""
+    (node,) = json.loads(kubectl("get", "nodes", "-l", "type!=kwok", "-o", "json"))["items"]
+    return next(str(one["address"]) for one in node["status"]["addresses"] if one["type"] == "InternalIP")
+
+
 @contextmanager
-def daemon_on_node(program: str, options: Mapping[str, object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in the cluster's namespaces for as long as the block lasts; one of an earlier run is ended first."""
+def daemon_on_node(
+    program: str, options: Mapping[str, object], log: Path, *, verb: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in the cluster's namespaces for as long as the block lasts; one of an earlier run is ended first.
+
+    `verb`: what it is to do, before the options.
+    """
     end_on_node(program)
-    command = [str(ROOT / "hack/cluster"), "exec", program, *(f"--{name}={value}" for name, value in options.items())]
+    given = [*verb.split(), *(f"--{name}={value}" for name, value in options.items())]
+    command = [str(ROOT / "hack/cluster"), "exec", program, *given]
     with log.open("wb") as to:
         process = subprocess.Popen(command, stdout=to, stderr=to)
     try:
