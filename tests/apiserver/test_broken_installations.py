@@ -146,6 +146,26 @@ def test_a_network_policy_that_closes_the_control_port(broken: PlayedInstallatio
         broken.expect_well()
 
 
+def test_a_network_policy_of_the_operators_own_that_closes_the_control_port(broken: PlayedInstallation) -> None:
+    broken.release.upgrade("networkPolicy.enabled=true")
+    broken.release.play()
+    broken.expect_well()
+    nobody = json.dumps({"api": [], "control": []})
+    kubectl("set", "env", "deployment/flyball", "-n", broken.own, f"FLYBALL_NETWORK_POLICY={nobody}")
+    broken.release.play()
+    broken.mend(broken.expect_named("network-policies", "FAIL", "chat lets", "not in at port 8001"))
+    broken.release.play()
+    broken.expect_well()
+    # What is not made any more stays.
+    broken.release.upgrade("networkPolicy.enabled=false")
+    broken.release.play()
+    shut = {"spec": {"ingress": []}}
+    kubectl("patch", "networkpolicy", "chat", "-n", broken.team, "--type=merge", "--patch", json.dumps(shut))
+    broken.mend(broken.expect_named("network-policies", "FAIL", "chat lets", "not in at port 8001"))
+    broken.expect_well()
+    broken.release.restore()
+
+
 @pytest.mark.long
 def test_public_keys_that_are_not_the_operators(broken: PlayedInstallation) -> None:
     kubectl("label", "configmap", names.PUBLIC_KEYS, "-n", broken.team, f"{names.LABEL_MANAGED_BY}-")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,12 @@ from flyball_operator.cli.doctor.findings import Finding, Level, as_json, health
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread
 from flyball_operator.tuning.observe.signals import Missing
 from support.installations import HOME, NOW, OPERATOR_LABELS, TEAM, Change, World
+
+#: As the chart names the operator's pods.
+OPERATOR_PEER = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": HOME}},
+    "podSelector": {"matchLabels": OPERATOR_LABELS},
+}
 
 
 def installation(world: World) -> Installation:
@@ -522,12 +529,7 @@ def test_no_other_check_blames_something_else(
         {},
         {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
         {
-            "from": [
-                {
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": HOME}},
-                    "podSelector": {"matchLabels": OPERATOR_LABELS},
-                }
-            ],
+            "from": [OPERATOR_PEER],
             "ports": [{"port": "control"}],
         },
         {"from": [{"namespaceSelector": {}}], "ports": [{"port": 8000, "endPort": 8010}]},
@@ -535,6 +537,39 @@ def test_no_other_check_blames_something_else(
 )
 def test_a_policy_that_lets_the_operator_in_is_nobodys_matter(rule: dict[str, Any]) -> None:
     assert bad(examined(lambda world: world.isolate(rule))) == []
+
+
+def operators_own(world: World, **peers: list[Any]) -> None:
+    """The one policy is the operator's for the service, and lets nobody in; by its settings it lets these in."""
+    world.isolate()
+    owner = {"kind": names.KIND, "name": "chat", "uid": world.service["metadata"]["uid"], "controller": True}
+    world.policies[-1]["metadata"] |= {"name": "chat", "ownerReferences": [owner]}
+    world.set(FLYBALL_NETWORK_POLICY=json.dumps(peers) if peers else "")
+
+
+@pytest.mark.parametrize(
+    ("peers", "mend"),
+    [
+        ({}, "kubectl delete networkpolicy chat -n team-a   # networkPolicy.enabled is off"),
+        ({"control": [OPERATOR_PEER]}, "kubectl delete networkpolicy chat -n team-a   # the operator makes it again"),
+        ({"control": []}, "helm upgrade flyball charts/flyball -n flyball-system --reset-then-reuse-values --force"),
+        ({"api": []}, "helm upgrade flyball charts/flyball -n flyball-system --reset-then-reuse-values --force"),
+    ],
+)
+def test_a_policy_that_the_operator_makes_is_not_patched_but_made_otherwise(
+    peers: dict[str, list[Any]], mend: str
+) -> None:
+    (found,) = bad(examined(lambda world: operators_own(world, **peers)))
+    assert found.mend.startswith(mend), found.mend
+
+
+def test_of_two_policies_the_one_is_patched_that_the_operator_does_not_make() -> None:
+    def both(world: World) -> None:
+        operators_own(world, control=[])
+        world.isolate()
+
+    (found,) = bad(examined(both))
+    assert found.mend.startswith("kubectl patch networkpolicy deny -n team-a")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ What could not be read is `Unread`, which is never taken for "there is none".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from flyball_operator.api.objects import Object
 
 #: The setting's name, as in `app.settings`, whose import brings the whole client along.
 _LEASE: Final = "FLYBALL_LEASE_NAME"
+_NETWORK_POLICY: Final = "FLYBALL_NETWORK_POLICY"
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,17 @@ class Operator:
     def settings(self) -> Mapping[str, str]:
         """Its environment variables with a value."""
         return settings_of(self.deployment)
+
+    @property
+    def ingress_peers(self) -> Sequence[Object] | None:
+        """Who may reach control ports by the NetworkPolicies that it makes, None where it makes none."""
+        text = self.settings.get(_NETWORK_POLICY)
+        if not text:
+            return None
+        try:
+            return tuple(json.loads(text)["control"])
+        except (ValueError, LookupError, TypeError):
+            return ()
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -130,6 +130,20 @@ def let_in(policy: Object, caller: Caller, port: int) -> str:
     return f"kubectl patch networkpolicy {meta['name']} -n {meta['namespace']} --type=json -p {patch}"
 
 
+def open_own(policy: Object, operator: Operator, *, meant: bool) -> str:
+    """Opens a NetworkPolicy that an operator makes of the chart's values, and would make again without a patch.
+
+    `meant`: the operator's settings let it in, so that somebody else has changed the policy.
+    """
+    meta = policy["metadata"]
+    delete = f"kubectl delete networkpolicy {meta['name']} -n {meta['namespace']}"
+    if operator.ingress_peers is None:
+        return f"{delete}   # networkPolicy.enabled is off in the chart's values: nobody makes it again"
+    if meant:
+        return f"{delete}   # the operator makes it again, as networkPolicy in the chart's values says"
+    return repair(operator)
+
+
 def scraped(service: Object, pods: Sequence[str]) -> str:
     """Lets jobs that go by annotations scrape these pods of a service."""
     template = (service.get("spec") or {}).get("podTemplate") or {}

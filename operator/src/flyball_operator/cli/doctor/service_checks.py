@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from flyball_operator.api import names
 from flyball_operator.api.engine_container import engine_container, plugin_image
-from flyball_operator.api.objects import Object, annotation, moment
+from flyball_operator.api.objects import Object, annotation, controller, moment
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cli.advice import ADVICE
 from flyball_operator.cli.doctor import mends
@@ -116,12 +116,32 @@ def _held_off(installation: Installation, tenant: Tenant, operator: Operator) ->
         for pod in _pods_of(tenant, service)[:1]:
             port = engine_container(pod).control_port
             if found := blocking(tenant.policies, pod, port, names.PORT_CONTROL, caller):
-                (policy,) = (one for one in tenant.policies if one["metadata"]["name"] == found[0])
                 yield fail(
                     "network-policies",
                     f"{_where(service)}: {listed(found)} lets {operator.where} not in at port {port}",
-                    mends.let_in(policy, caller, port),
+                    _opened(
+                        [one for one in tenant.policies if one["metadata"]["name"] in found], pod, operator, caller
+                    ),
                 )
+
+
+def _opened(policies: Sequence[Object], pod: Object, operator: Operator, caller: Caller) -> str:
+    """Opens one of the policies: one that stays as it is patched, if there is one."""
+    port = engine_container(pod).control_port
+    others = [one for one in policies if not _by_operator(one)]
+    if others:
+        return mends.let_in(others[0], caller, port)
+    own = policies[0]
+    rule = {"from": operator.ingress_peers or (), "ports": [{"port": port}]}
+    made = {**own, "spec": {**own["spec"], "ingress": [rule] if operator.ingress_peers else []}}
+    meant = not blocking([made], pod, port, names.PORT_CONTROL, caller)
+    return mends.open_own(own, operator, meant=meant)
+
+
+def _by_operator(found: Object) -> bool:
+    """Whether an operator made it for a service."""
+    owner = controller(found)
+    return owner is not None and owner.get("kind") == names.KIND
 
 
 def plugin_versions(installation: Installation) -> Iterator[Finding]:
