@@ -159,7 +159,7 @@ def test_a_network_policy_of_the_operators_own_that_closes_the_control_port(brok
     # What is not made any more stays.
     broken.release.upgrade("networkPolicy.enabled=false")
     broken.release.play()
-    shut = {"spec": {"ingress": []}}
+    shut: Object = {"spec": {"ingress": []}}
     kubectl("patch", "networkpolicy", "chat", "-n", broken.team, "--type=merge", "--patch", json.dumps(shut))
     broken.mend(broken.expect_named("network-policies", "FAIL", "chat lets", "not in at port 8001"))
     broken.expect_well()

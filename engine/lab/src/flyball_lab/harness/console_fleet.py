@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.recordings import Recording
 from flyball_operator.api.desire import Desire, read_desire
@@ -43,14 +44,18 @@ class Fleet:
         for name in names:
             recording = Recording.named(name)
             replayed = recording.replay()
-            raw: dict[str, Any] = replayed.service
-            metadata = raw["metadata"] | {"namespace": NAMESPACE, "name": name, "uid": name}
-            pods, told = len(recording.pods), raw.get("status", {})
-            status = {"replicas": pods, "readyReplicas": pods} | told
-            status["conditions"] = [*_RECONCILED, *told.get("conditions", ())]
-            desires.append(read_desire(raw | {"metadata": metadata, "status": status}))
+            desires.append(read_desire(reconciled(replayed.services[-1], name, pods=len(recording.pods))))
             insights[name] = replayed.insight
         return cls(desires, insights)
+
+
+def reconciled(raw: Object, name: str, *, pods: int) -> Object:
+    """A service of a recording as an API server has it, under this name, with so many Ready pods."""
+    metadata = raw["metadata"] | {"namespace": NAMESPACE, "name": name, "uid": name}
+    told = raw.get("status") or {}
+    status = {"replicas": pods, "readyReplicas": pods} | told
+    status["conditions"] = [*_RECONCILED, *told.get("conditions", ())]
+    return raw | {"metadata": metadata, "status": status}
 
 
 @asynccontextmanager

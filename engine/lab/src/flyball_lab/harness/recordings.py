@@ -136,10 +136,10 @@ def tick(observation: Observation, counts: Mapping[str, ObjectiveCounts] | Unobs
 
 @dataclass(frozen=True)
 class Replayed:
-    """`lines`: what came of each tick. `service`: the object as it was last. `insight`: what its tuner knew then."""
+    """`lines`: what came of each tick; `services`: the object after each. `insight`: what its tuner knew at the end."""
 
     lines: list[str]
-    service: Object
+    services: list[Object]
     insight: Insight
 
 
@@ -147,6 +147,7 @@ async def _replay(recording: Recording) -> Replayed:
     harness = Harness(engines=Engines(*recording.pods))
     harness.raw = {**recording.service, "metadata": {**harness.raw["metadata"], **recording.service["metadata"]}}
     tuner, lines, known = harness.tuner(), [], _Known(dict.fromkeys(recording.pods, ""))
+    services = []
     for step in recording.steps:
         if "see" in step:
             counts = _read_counts(step.get("counts"))
@@ -160,12 +161,13 @@ async def _replay(recording: Recording) -> Replayed:
                 tuner.liveness.failed(error)
                 failed = {"failed": str(error)}
             lines.append(json.dumps(known.came(harness) | failed, ensure_ascii=False))
+            services.append(harness.raw)
         elif step.get("restart"):
             harness.epoch += 1
             tuner = harness.tuner()
         else:
             _happens(harness, step)
-    return Replayed(lines, harness.raw, tuner.insight)
+    return Replayed(lines, services, tuner.insight)
 
 
 def _happens(harness: Harness, step: Object) -> None:

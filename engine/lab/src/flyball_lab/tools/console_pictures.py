@@ -1,6 +1,7 @@
 """Pictures of the console (docs/console.md): its pages on recorded services, in a real browser, light and dark.
 
-With `--time` no picture is drawn: it says how long a browser takes to show a fleet of so many services.
+With `--time` no picture is drawn: it says how long a browser takes to show a fleet of so many services. With
+`--terminal` it is `flyball top` and `flyball watch` that are drawn.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from flyball_engine.arguments import whole
 from flyball_lab.harness.browser import Browser, browser
 from flyball_lab.harness.console_fleet import Fleet, serving
 from flyball_lab.repository import ROOT
+from flyball_lab.tools import terminal_pictures
 
 FOLDER: Final = ROOT / "docs/console"
+_TERMINAL_FOLDER: Final = ROOT / "docs"
 #: Recordings that the pictures are of; the first is the service that is looked at.
 _RECORDINGS: Final = (
     "load-h100-load-steps",
@@ -44,19 +47,28 @@ _LOADS: Final = 20
 def main() -> None:
     """Draw the pages, or time them."""
     parser = argparse.ArgumentParser(prog="hack/console", description="Draws the pages of the console.")
-    parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER", help="%(default)s")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"{FOLDER}")
     parser.add_argument(
         "--time", type=whole(1, 100_000), metavar="N", help="draw nothing, and time the fleet page of N services"
     )
+    parser.add_argument(
+        "--terminal",
+        action="store_true",
+        help=f"draw flyball top and flyball watch instead, by default into {_TERMINAL_FOLDER}",
+    )
     options = parser.parse_args()
+    if options.terminal:
+        terminal_pictures.draw(options.out or _TERMINAL_FOLDER)
+        return
+    folder = options.out or FOLDER
     with browser() as opened:
         if options.time is not None:
             print(asyncio.run(_timed(opened, _many(options.time))))
             return
         pictures = asyncio.run(_pictures(opened, Fleet.recorded(*_RECORDINGS)))
-    options.out.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
-        (options.out / f"{name}.png").write_bytes(picture)
+        (folder / f"{name}.png").write_bytes(picture)
 
 
 async def _pictures(opened: Browser, fleet: Fleet) -> dict[str, bytes]:
