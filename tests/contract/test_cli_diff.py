@@ -240,3 +240,78 @@ def test_a_canary_says_how_many_pods_are_replaced_first(typed: Any, replicas: in
 def test_a_canary_judges_nothing_where_no_pod_is_replaced(typed: Any) -> None:
     manifest = edited(MANIFEST, {"spec.rollout": {"canary": {}}})
     assert "judged" not in typed(manifest, code=1).out
+
+
+def learnt(api: StoredApi, **tuning: Any) -> None:
+    """Status tells of a model, and of the load of a core."""
+    model = {"t0": "0.008", "c1": "0.00002", "c2": "0.00002", "g": "1e-9", "kappa": 1, "trusted": True, "steps": 9000}
+    load = {"arrivals": "40", "prompt": "400", "uncached": "400", "output": "64", "attention": "200", "context": "430"}
+    load |= {"decodes": "30", "kvTokens": "100000", "drafted": "1", "made": "1"}
+    held = api.documents[INFERENCE_SERVICES.path("team", "chat")]
+    held["status"]["tuning"] |= {"model": model, "workload": load} | tuning
+
+
+def test_what_the_law_makes_of_another_objective_is_predicted(typed: Any, api: StoredApi) -> None:
+    learnt(api)
+    found = typed(edited(MANIFEST, {"spec.objectives.0.threshold": "50ms"}), "-o", "json", code=1)["prediction"]
+    assert (found["unknown"], found["not_live"], found["load"]["arrivals"]) == ("", "", "40")
+    (ttft, *_) = found["objectives"]
+    assert (ttft["name"], ttft["before"]["threshold"], ttft["after"]["threshold"]) == ("ttft", "500ms", "50ms")
+    assert (ttft["before"]["kept"], ttft["after"]["kept"]) == (True, False)
+    deadlines = [(one["before"], one["after"]) for one in found["limits"] if one["name"] == "Deadline of a first token"]
+    assert deadlines == [("500ms", "50ms")]
+
+
+def test_the_prediction_for_people_fits_the_terminal(typed: Any, api: StoredApi) -> None:
+    learnt(api)
+    said = typed(edited(MANIFEST, {"spec.objectives.0.threshold": "50ms"}), code=1).out
+    assert "prediction: by the load that status tells, 40/s per core of 400+64 tokens\n" in said
+    assert ", kept -> " in said
+    assert "of 50ms, missed\n" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_a_ceiling_bounds_what_the_law_would_choose(typed: Any, api: StoredApi) -> None:
+    learnt(api)
+    found = typed(edited(MANIFEST, {"spec.batching.maxNumSeqs": 8}), "-o", "json", code=1)["prediction"]
+    (seqs, *_) = found["limits"]
+    assert (seqs["name"], seqs["after"]) == ("Requests at once", "8")
+    assert int(seqs["before"]) > 8
+
+
+def test_fewer_pods_have_more_of_the_load_each(typed: Any, api: StoredApi) -> None:
+    learnt(api)
+    found = typed(edited(MANIFEST, {"spec.replicas": 1}), "-o", "json", code=1)["prediction"]
+    (ttft, *_) = found["objectives"]
+    assert ttft["before"]["threshold"] == ttft["after"]["threshold"]
+    assert ttft["before"]["predicted"] != ttft["after"]["predicted"]
+
+
+def test_an_objective_that_is_new_or_goes_is_compared_with_none(typed: Any, api: StoredApi) -> None:
+    learnt(api)
+    (old,) = MANIFEST["spec"]["objectives"][:1]
+    other = [{"name": "per-token", "metric": "TimePerOutputToken", "threshold": "50ms"}]
+    found = typed(edited(MANIFEST, {"spec.objectives": other}), "-o", "json", code=1)["prediction"]["objectives"]
+    by_name = {one["name"]: one for one in found}
+    assert by_name[old["name"]]["after"] is None
+    assert by_name["per-token"]["before"] is None
+    assert by_name["per-token"]["after"]["kept"] is True
+
+
+def test_in_other_modes_the_law_chooses_but_engines_are_not_told(typed: Any, api: StoredApi) -> None:
+    learnt(api)
+    found = typed(edited(MANIFEST, {"spec.tuning": {"mode": "Recommend"}}), "-o", "json", code=1)["prediction"]
+    assert found["not_live"].startswith("mode Recommend")
+
+
+def test_without_a_model_or_a_load_it_says_why_nothing_is_predicted(typed: Any, api: StoredApi) -> None:
+    manifest = edited(MANIFEST, {"spec.objectives.0.threshold": "400ms"})
+    assert "prediction: none, because status has no step-time model" in typed(manifest, code=1).out
+    learning = {"type": "Tuned", "status": "False", "reason": "Learning", "message": "too few steps"}
+    api.documents[INFERENCE_SERVICES.path("team", "chat")]["status"]["conditions"] = [learning]
+    found = typed(manifest, "-o", "json", code=1)["prediction"]
+    assert found["unknown"] == "status has no step-time model that is trusted: Learning: too few steps"
+    learnt(api, workload=None)
+    assert "no load yet" in typed(manifest, "-o", "json", code=1)["prediction"]["unknown"]
+    new = typed(edited(MANIFEST, {"metadata.name": "new"}), "-o", "json", code=1)["prediction"]
+    assert new["unknown"].startswith("the service is new")

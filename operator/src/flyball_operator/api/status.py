@@ -208,6 +208,34 @@ class OrderStatus(ReportedModel):
     """Time over which these were counted."""
 
 
+class WorkloadStatus(ReportedModel):
+    """What one engine core is asked for in the mean, as decimal strings of two digits.
+
+    It stays while all of it is right within a quarter, and while no request comes.
+    """
+
+    arrivals: Figure
+    """Requests per second."""
+    prompt: Figure
+    """Tokens of a prompt."""
+    uncached: Figure
+    """Tokens of a prompt that are not in the prefix cache."""
+    output: Figure
+    """Tokens of an answer."""
+    attention: Figure
+    """Prefill attention per prefill token: the mean context of a chunk."""
+    context: Figure
+    """Tokens of KV cache that a running decode reads in a step."""
+    decodes: Figure
+    """Decodes that run in a step."""
+    kv_tokens: Figure
+    """Tokens that the KV cache holds."""
+    drafted: Figure
+    """Tokens that a step processes for a decode; 1 without speculation."""
+    made: Figure
+    """Tokens that come of them."""
+
+
 class SlowPodStatus(ReportedModel):
     """A pod whose steps take longer than its siblings'."""
 
@@ -236,6 +264,8 @@ class TuningStatus(ReportedModel):
     """Objective that limits the batch."""
     capacity: Figure = ""
     """Requests per second that the pods carry at the objectives, all together, with the lengths of now."""
+    workload: WorkloadStatus | None = None
+    """What one engine core is asked for. Absent: it was not weighed against objectives yet."""
     order: OrderStatus | None = None
     """What came of the on-time order. Absent: prompts are served in vLLM's own order, or nothing was counted."""
     recommended: SetpointStatus | None = None

@@ -58,6 +58,7 @@ from flyball_operator.api.status import (
     StepModelCoefficients,
     StepModelStatus,
     TuningStatus,
+    WorkloadStatus,
 )
 from flyball_operator.api.strategies import LiveBatching, LiveQueue, QueuePolicy, Strategy
 from flyball_operator.api.workload import Workload
@@ -123,6 +124,7 @@ __all__ = [
     "Tuning",
     "TuningStatus",
     "Workload",
+    "WorkloadStatus",
 ]
 
 

@@ -25,7 +25,9 @@ CHANGED: Final = 1
 _PATCH: Final = re.compile(r'(?:^ "" is invalid: )?patch: Invalid value: "\{.*\}": ', re.DOTALL)
 _SHAPE: Final = (
     '{"changed": bool, "created": bool, "fields": [{"field", "before", "after"}], "pods": {"replaced": bool, …},'
-    ' "limits": […]}'
+    ' "limits": […], "prediction": {"unknown", "load", "not_live",'
+    ' "objectives": [{"name", "before": {"threshold", "predicted", "kept"}, "after"}],'
+    ' "limits": [{"name", "before", "after"}]}}'
 )
 
 
@@ -33,12 +35,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Register the subcommand."""
     parser = commands.add_parser(
         "diff",
-        help="what an edited manifest would change: fields, pods, limits",
+        help="what an edited manifest would change: fields, pods, limits, objectives",
         description="Says what applying a manifest would change of a service: which fields, whether its pods are "
-        "replaced, and what becomes of its limits. The API server judges it by a dry run: of kubectl apply where the "
-        "service was applied so, else of a server-side apply. Nothing is stored. It needs get and patch of "
-        "inferenceservices.serving.flyball.dev, create for a new one, and get of deployments. Exit codes as kubectl "
-        "diff: 0 nothing changes, 1 something changes, 2 an error, such as a manifest that is refused.",
+        "replaced, what becomes of its limits, and what is predicted: the limits that the law would choose, and "
+        "whether the mean request keeps each objective, by the model and load that status tells. The API server judges "
+        "the manifest by a dry run: of kubectl apply where the service was applied so, else of a server-side apply. "
+        "Nothing is stored. It needs get and patch of inferenceservices.serving.flyball.dev, create for a new one, and "
+        "get of deployments. Exit codes as kubectl diff: 0 nothing changes, 1 something changes, 2 an error, such as a "
+        "manifest that is refused.",
     )
     parser.add_argument(
         "-f", "--file", required=True, metavar="FILE", help="of one InferenceService; -: standard input"
@@ -82,7 +86,8 @@ def _placed(manifest: Mapping[str, Any], asked: str | None, fallback: str) -> Ob
 
 
 async def _diff(api: KubeApi, manifest: Object, options: argparse.Namespace) -> int:
-    # With the client, which takes a second to import.
+    # With the client and the law, which take a second to import.
+    from flyball_operator.cli import manifest_prediction  # noqa: PLC0415 – see above
     from flyball_operator.kube.errors import ForbiddenError, InvalidObjectError, NotFoundError  # noqa: PLC0415 – see above
     from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES  # noqa: PLC0415
 
@@ -106,10 +111,14 @@ async def _diff(api: KubeApi, manifest: Object, options: argparse.Namespace) -> 
         found = changes(None if before is None else (before, parsed(before)), (after, parsed(after)), deployment)
     except WrongServiceError as error:
         raise NotHadError(str(error)) from error
+    foreseen = manifest_prediction.predicted(None if before is None else parsed(before), parsed(after), found.pods)
     if options.output == JSON:
-        print(json.dumps(as_json(namespace, name, found), indent=2))
+        document = {**as_json(namespace, name, found), "prediction": manifest_prediction.as_json(foreseen)}
+        print(json.dumps(document, indent=2))
     else:
-        print("\n".join(wrapped(line, hang=4) for line in as_lines(namespace, name, found)))
+        # Of what changes nothing, or is not there yet, there is nothing to compare.
+        compared = manifest_prediction.as_lines(foreseen) if found.fields and not found.created else ()
+        print("\n".join(wrapped(line, hang=4) for line in (*as_lines(namespace, name, found), *compared)))
     return CHANGED if found.any else 0
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flyball_engine.figures import figure, format_duration, significant
+from flyball_engine.figures import format_duration, significant
 from flyball_operator.console.service import NOT_LED
 from flyball_operator.console.source import cut
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.insight import Insight
+from flyball_operator.tuning.outlook import NAMES, figures
 from flyball_operator.tuning.spec import LatencyObjective
-from flyball_operator.tuning.status_codec import brief
 
 #: A slider has this many steps up to the present threshold. It goes down to a quarter, and up to four times.
 _STEPS: Final = 20
@@ -114,34 +114,4 @@ def _slider(now: LatencyObjective, asked: LatencyObjective) -> Slider:
 
 
 def _lines(now: ControlOutput, then: ControlOutput) -> tuple[Line, ...]:
-    names = (
-        "Requests at once",
-        "Tokens of a step",
-        "Time of a step",
-        "Deadline of a first token",
-        "Predicted time to first token",
-        "Predicted time per token",
-        "Predicted gap between tokens",
-        "Capacity of one core",
-        "What binds",
-        "Objectives that no limits hold",
-    )
-    return tuple(map(Line, names, _figures(now), _figures(then)))
-
-
-def _figures(output: ControlOutput) -> tuple[str, ...]:
-    def duration(seconds: float | None) -> str:
-        return "any" if seconds is None else format_duration(seconds, digits=3)
-
-    return (
-        str(output.seqs),
-        str(output.tokens),
-        duration(output.budget),
-        duration(output.deadline),
-        brief(output.predicted.ttft),
-        brief(output.predicted.tpot),
-        brief(output.predicted.gap),
-        f"{figure(output.capacity, 2)} requests/s",
-        output.binding or "the upper bound",
-        ", ".join(output.given_up) or "none",
-    )
+    return tuple(map(Line, NAMES, figures(now), figures(then)))

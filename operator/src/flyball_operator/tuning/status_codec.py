@@ -5,6 +5,7 @@ Figures are quantised, so that equal means equal and a status is not rewritten f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,8 +23,9 @@ from flyball_operator.api.v1alpha1 import (
     StepModelCoefficients,
     StepModelStatus,
     TuningStatus,
+    WorkloadStatus,
 )
-from flyball_operator.tuning.control_input import ControlOutput
+from flyball_operator.tuning.control_input import ControlOutput, Workload
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator, resume
 from flyball_operator.tuning.observe.signals import Signals, StepWindow
 from flyball_operator.tuning.policy import NO_BUDGET, Policy, model_spec
@@ -32,6 +34,21 @@ from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
 
 _COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g", "d")
+#: Of a workload, what status holds: the ratio of its steps follows, and who waits comes and goes.
+_LOAD: Final = (
+    "arrivals",
+    "prompt",
+    "uncached",
+    "output",
+    "attention",
+    "context",
+    "decodes",
+    "kv_tokens",
+    "drafted",
+    "made",
+)
+#: What is told of the load stays while it is right within this share.
+LOAD_SHOWN_WITHIN: Final = 0.25
 _SLOW_PODS: Final = 8
 _LIMITS: Final = {"max_num_active_seqs", "max_num_scheduled_tokens", "long_prefill_token_threshold"}
 
@@ -147,6 +164,27 @@ def model_status(step_time: StepTimeEstimator) -> StepModelStatus:
         trusted=fit.trusted,
         steps=int(min(LARGEST_NUMBER, significant(step_time.steps, 2))),
     )
+
+
+def workload_status(before: WorkloadStatus | None, workload: Workload) -> WorkloadStatus:
+    """The load as status shows it: as `before`, while all of that is right within a quarter."""
+    kept = workload_of(before)
+    if before is not None and kept is not None:
+        pairs = ((getattr(kept, name), getattr(workload, name)) for name in _LOAD)
+        if all(abs(now - shown) <= LOAD_SHOWN_WITHIN * shown for shown, now in pairs):
+            return before
+    return WorkloadStatus(**{name: figure(getattr(workload, name), 2) for name in _LOAD})
+
+
+def workload_of(status: WorkloadStatus | None) -> Workload | None:
+    """The load that is there, without who waits; None if none is."""
+    if status is None:
+        return None
+    values = {name: _number(getattr(status, name)) for name in _LOAD}
+    least = {"uncached": 1.0, "output": 1.0, "drafted": 1.0, "made": 1.0}
+    if not all(least.get(name, 0.0) <= value < math.inf for name, value in values.items()):
+        return None
+    return Workload(ratio=values["uncached"] * values["made"] / values["output"], waiting=0.0, **values)
 
 
 def slow_pods_status(factors: Mapping[str, float]) -> tuple[SlowPodStatus, ...]:

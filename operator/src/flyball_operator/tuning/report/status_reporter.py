@@ -19,6 +19,7 @@ from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.trial_rollout import TrialRollout
 from flyball_operator.tuning.adapters import adapters_verdict
 from flyball_operator.tuning.estimate.step_time import doubt_message
+from flyball_operator.tuning.insight import weighed_load
 from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals, blind_spot
 from flyball_operator.tuning.policy import Policy
@@ -74,6 +75,7 @@ class StatusReporter:
         self._conditions = {kind: Equal(ConditionState.condition) for kind in TUNER_CONDITIONS}
         self._counted: OrderOutcome | None = None
         self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
+        self._workload = service.status.tuning.workload
         self.history = DecisionHistory(service.status.tuning.decisions)
         not_deciding = events.reason(ConditionType.TUNED) == Reason.NOT_DECIDING
         chosen = decided_before(service.status)
@@ -95,6 +97,8 @@ class StatusReporter:
         metrics.slow_pods(*labels, self._slow_pods.compare_pods(self._events))
         metrics.decided(*labels, decision, context.state.step_time.fit)
         self._capacity.note(context.state)
+        if (load := weighed_load(context.state, observation)) is not None:
+            self._workload = status_codec.workload_status(self._workload, load)
         metrics.capacity(*labels, self._capacity.balance(context.state))
         if (rescaled := self._scaling.note(context.state, context.spec, begun=not context.takes_over)) is not None:
             self._events.pending.append(("Normal", RESCALED, rescaled))
@@ -219,6 +223,7 @@ class StatusReporter:
             model=self._model(state.step_time),
             binding_objective=self._binding[:63],
             capacity=self._capacity.capacity,
+            workload=self._workload,
             order=self._order if live is not None and live.on_time is not None else None,
             recommended=self._recommended(state.policy) if shadow else None,
             held_until=status_codec.time_status(state.held_until) if state.held_until > now else None,
