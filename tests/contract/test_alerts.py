@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import yaml
 
 from flyball_engine.contract import MetricName
 from flyball_lab.tools import alerts, metrics
+from flyball_operator.cli.main import parser
 from support.binaries import binary
+from support.firing_alerts import first_step
 from support.helm import of_kind, render
 
 #: A service whose objective asks for 99 %, and its pod.
@@ -318,11 +321,26 @@ def test_there_is_an_outage_for_each_alert() -> None:
 
 @pytest.mark.parametrize("rule", alerts.rules(), ids=lambda rule: rule.get("alert") or rule["record"])
 def test_a_rule_asks_for_metrics_that_there_are(rule: dict[str, Any]) -> None:
+    expect_known_metrics(rule["expr"])
+
+
+def expect_known_metrics(query: str) -> None:
     known = set(re.findall(r"^\| `(flyball_\w+)` ", metrics.metrics_page(), flags=re.MULTILINE)) | set(MetricName)
-    asked = set(re.findall(r"\bflyball_\w+", re.sub(r"flyball_dev\w*", "", rule["expr"])))
+    asked = set(re.findall(r"\bflyball_\w+", re.sub(r"flyball_dev\w*", "", query)))
     recorded = {one["record"] for one in alerts.rules() if "record" in one}
     assert asked <= known
-    assert set(re.findall(r"flyball:\S+?:\w+", rule["expr"])) <= recorded
+    assert set(re.findall(r"flyball:\w+:\w+", query)) <= recorded
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in alerts.rules() if "alert" in rule])
+def test_where_to_look_begins_with_a_command_or_a_query(alert: str) -> None:
+    step = first_step(alert)
+    command, *arguments = shlex.split(step)
+    if command == "flyball":
+        assert parser().parse_args(arguments).name == "NAME"
+    elif command != "kubectl":
+        promtool("promql", "format", step, "--experimental")
+        expect_known_metrics(step)
 
 
 def test_the_chart_installs_the_rules_where_they_are_asked_for() -> None:

@@ -42,6 +42,11 @@ class PrometheusApi:
         """The rules that are loaded, of all groups, each with its `name` and its `health`."""
         return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
 
+    def alerts(self) -> list[dict[str, Any]]:
+        """The alerts that are pending or firing, each with its `labels` and its `state`."""
+        found: list[dict[str, Any]] = self._ask("alerts")["alerts"]
+        return found
+
     def _ask(self, path: str, **parameters: object) -> Any:
         # Loopback, or an address that the caller gives.
         address = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"

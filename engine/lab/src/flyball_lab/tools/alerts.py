@@ -23,6 +23,9 @@ Burn rates are those of Google's SRE workbook, chapter 5: how many times as ofte
 
 Series of a service come from the replica that leads it. `flyball:…:last` have them by service, and keep them for 3
 minutes when none is there. So an alert goes on when another replica takes over.
+
+Where to look begins with a command, or with a query for Prometheus. NAME, NAMESPACE and POD are the alert's labels
+`service`, `namespace` and `pod`. `flyball-system` is the operator's namespace.
 """
 
 
