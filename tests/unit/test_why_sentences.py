@@ -363,6 +363,15 @@ def test_a_pause_says_why_and_how_it_ends_and_no_time_that_is_not_known() -> Non
     assert found["next"] == "Next: When you are done: flyball resume chat -n team."
 
 
+def test_of_a_pause_that_is_not_understood_the_value_is_told() -> None:
+    message = "annotation serving.flyball.dev/tuning is 'Pause', accepted: Paused, or none to resume"
+    found = said(
+        {"Tuned": ("False", Reason.PAUSE_UNCLEAR, message)}, metadata__annotations={names.ANNOTATION_TUNING: "Pause"}
+    )
+    assert f"Tuning is in trouble (PauseNotUnderstood): {message}." in found["limits"]
+    assert found["next"].startswith("Next: Pause it again (flyball pause chat -n team), or resume it")
+
+
 def test_a_model_that_is_not_trusted_yet() -> None:
     found = said(
         {"Tuned": ("False", Reason.LEARNING, "12 steps seen")},

@@ -148,7 +148,7 @@ def _limits(found: Found) -> Iterator[str]:
 
 #: Reasons of Tuned that are told as the cause of the limits.
 _TOLD_BY_CAUSE: Final = frozenset(
-    {Reason.PAUSED, Reason.PAUSE_UNCLEAR, Reason.DISABLED, Reason.RECOMMEND_ONLY, Reason.LEARNING, Reason.NOT_TUNED}
+    {Reason.PAUSED, Reason.DISABLED, Reason.RECOMMEND_ONLY, Reason.LEARNING, Reason.NOT_TUNED}
 )
 
 
