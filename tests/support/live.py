@@ -65,6 +65,7 @@ class Flyball:
     watched: str
     refs: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
+    release: str = RELEASE
     root: Path = ROOT
     audit: Audit = field(default_factory=Audit)
 
@@ -73,7 +74,7 @@ class Flyball:
         self.values |= changes
         chart = str(self.root / "charts/flyball")
         helm(
-            "upgrade", "--install", RELEASE, chart, "-n", self.namespace, "--take-ownership",
+            "upgrade", "--install", self.release, chart, "-n", self.namespace, "--take-ownership",
             "--force-conflicts", "--wait", "--timeout", "5m", "-f", "-", stdin=json.dumps(self._values()),
         )  # fmt: skip
 
@@ -88,7 +89,7 @@ class Flyball:
 
     def operator_pods(self) -> list[Object]:
         """The operator's pods that are not on their way out."""
-        pods = items("pods", namespace=self.namespace, selector=f"app.kubernetes.io/instance={RELEASE}")
+        pods = items("pods", namespace=self.namespace, selector=f"app.kubernetes.io/instance={self.release}")
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def leader(self) -> str:

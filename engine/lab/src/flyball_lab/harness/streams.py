@@ -24,6 +24,8 @@ import aiohttp
 
 #: Seconds until a client that was refused comes again: often enough to overload, and not to take the processors.
 IMPATIENCE = 2.0
+#: Seconds after which any client leaves.
+_PATIENCE = 600.0
 #: Numbers of prompts, over all loads: no two prompts begin alike, so that no load finds another's in the prefix cache.
 _NUMBERS = itertools.count()
 
@@ -70,6 +72,7 @@ class StreamLoad:
     """`concurrency` streams against one OpenAI endpoint, each starting anew when it ends, until stopped.
 
     `prompt_tokens` of all prompts, or of one after the other. `pause`: seconds that each stream rests between two.
+    `patience`: seconds after which a client leaves, which counts as failed, and comes again.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class StreamLoad:
         prompt_tokens: int | Sequence[int] = 64,
         max_tokens: int = 48,
         pause: float = 0.0,
+        patience: float = _PATIENCE,
     ) -> None:
         self.totals = StreamTotals()
         self._url = url
@@ -89,6 +93,7 @@ class StreamLoad:
         self._prompt_tokens = (prompt_tokens,) if isinstance(prompt_tokens, int) else prompt_tokens
         self._max_tokens = max_tokens
         self._pause = pause
+        self._patience = patience
         self._stop = threading.Event()
 
     @contextmanager
@@ -103,7 +108,7 @@ class StreamLoad:
             thread.join()
 
     async def _run(self) -> None:
-        async with _session() as session:
+        async with _session(self._patience) as session:
             await asyncio.gather(*(self._stream(session) for _ in range(self._concurrency)))
 
     async def _stream(self, session: aiohttp.ClientSession) -> None:
@@ -211,9 +216,9 @@ class _Answer:
         return None if whole else f"{self.tokens} of {tokens} tokens, done={self.done}"
 
 
-def _session() -> aiohttp.ClientSession:
+def _session(patience: float = _PATIENCE) -> aiohttp.ClientSession:
     # Nobody answers at the address of a Service that is gone.
-    timeout = aiohttp.ClientTimeout(total=600, sock_connect=30)
+    timeout = aiohttp.ClientTimeout(total=patience, sock_connect=30)
     return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
 
