@@ -23,9 +23,11 @@ from flyball_operator.kube.resources import (
     EVENTS,
     INFERENCE_SERVICES,
     JOBS,
+    LEADER_WORKER_SETS,
     PODS,
     REPLICA_SETS,
     SERVICES,
+    STATEFUL_SETS,
     VOLUME_CLAIMS,
 )
 from flyball_operator.reconcile.metrics import Metrics
@@ -105,7 +107,7 @@ class MemoryCluster:
         )
         self.reconciler = Reconciler(
             api=api,
-            reader=SnapshotReader(api, self.config, progress=self._far),
+            reader=SnapshotReader(api, self.config, progress=self._far, note_members=self.cache.note_members),
             leadership=Leading(),
             events=events,
             metrics=Metrics(),
@@ -184,6 +186,8 @@ class MemoryCluster:
         for deployment in self.api.find(DEPLOYMENTS):
             if deployment["metadata"].get("labels", {}).get(names.LABEL_MANAGED_BY) == names.MANAGED_BY:
                 self._deploy(deployment)
+        for groups in self.api.find(LEADER_WORKER_SETS):
+            self._group(groups)
         for front in self.api.find(SERVICES):
             self._front(front)
 
@@ -316,6 +320,50 @@ class MemoryCluster:
             known = self.api.objects.get((PODS.plural, NAMESPACE, pod_name), {"metadata": {}})
             if (known["metadata"].get("ownerReferences"), known.get("status")) != (metadata["ownerReferences"], status):
                 self.api.put(PODS, copy.deepcopy(body))
+
+    def _group(self, groups: Object) -> None:
+        """As LeaderWorkerSets' controller: a StatefulSet of leaders, and one of each leader for the rest."""
+        spec, name = groups["spec"], groups["metadata"]["name"]
+        template, size = spec["leaderWorkerTemplate"]["workerTemplate"], spec["leaderWorkerTemplate"]["size"]
+        bad = any("bad" in item["image"] for item in template["spec"]["containers"])
+        status = PULL_FAILED if bad else self.held or READY
+        leaders = self._stateful_set(name, name, _controller("LeaderWorkerSet", groups))
+        wanted: set[str] = set()
+        for index in range(spec["replicas"]):
+            leader = self._pod_of_group(f"{name}-{index}", index, template, status, leaders)
+            wanted.add(leader["metadata"]["name"])
+            others = self._stateful_set(name, f"{name}-{index}", _controller("Pod", leader))
+            for worker in range(1, size):
+                self._pod_of_group(f"{name}-{index}-{worker}", index, template, status, others)
+                wanted.add(f"{name}-{index}-{worker}")
+        for pod in self.api.find(PODS):
+            mine = pod["metadata"]["labels"].get(names.LABEL_GROUPS) == name
+            if mine and pod["metadata"]["name"] not in wanted:
+                self.api.remove(PODS, pod["metadata"]["name"])
+
+    def _stateful_set(self, groups: str, name: str, owner: Object) -> Object:
+        found = self.api.objects.get((STATEFUL_SETS.plural, NAMESPACE, name))
+        if found is not None and found["metadata"]["ownerReferences"] == [owner]:
+            return found
+        labels = {names.LABEL_GROUPS: groups}
+        metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
+        return self.api.put(STATEFUL_SETS, {"metadata": metadata})
+
+    def _pod_of_group(self, name: str, index: int, template: Object, status: Object, owner: Object) -> Object:
+        of_group = {names.LABEL_GROUPS: owner["metadata"]["labels"][names.LABEL_GROUPS]}
+        of_group |= {names.LABEL_GROUP_INDEX: str(index)}
+        metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
+        metadata["labels"] = template["metadata"]["labels"] | of_group
+        metadata["ownerReferences"] = [_controller("StatefulSet", owner)]
+        known = self.api.objects.get((PODS.plural, NAMESPACE, name))
+        same = known is not None and known["metadata"]["annotations"] == metadata["annotations"]
+        if known is not None and same and known["metadata"]["ownerReferences"] == metadata["ownerReferences"]:
+            if known["status"] != status:
+                return self.api.put(PODS, {**known, "status": copy.deepcopy(status)})
+            return known
+        if known is not None:
+            self.api.remove(PODS, name)
+        return self.api.put(PODS, copy.deepcopy({"metadata": metadata, "spec": {}, "status": status}))
 
     def _front(self, front: Object) -> None:
         name = front["metadata"]["name"]

@@ -14,6 +14,7 @@ from support.wrong_canaries import WRONG_CANARIES
 from support.wrong_classes import WRONG_CLASSES
 from support.wrong_gateways import WRONG_GATEWAYS
 from support.wrong_models import WRONG_MODELS
+from support.wrong_nodes import WRONG_NODES
 from support.wrong_pods import GPU, WRONG_PODS
 from support.wrong_scaling import WRONG_SCALING
 from support.wrong_strategies import WRONG_STRATEGIES
@@ -414,6 +415,7 @@ WRONG = (
     *WRONG_CLASSES,
     *WRONG_BATCHING,
     *WRONG_STRATEGIES,
+    *WRONG_NODES,
     *WRONG_SCALING,
     *WRONG_CANARIES,
     *WRONG_GATEWAYS,

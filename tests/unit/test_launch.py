@@ -97,3 +97,28 @@ def test_vllm_is_loaded_once_and_serves_in_the_process_that_asked_its_parser(tmp
     (served,) = ended.out.splitlines()
     # The last: the folder that the engine core and the API server share is there.
     assert served == f"__main__ {process} ['--port=8000'] True True", ended.out
+
+
+def test_a_pod_of_several_nodes_runs_its_share_of_the_ranks(tmp_path: Path) -> None:
+    place = environment(tmp_path) | {"LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "chat-0.chat-0.team"}
+    ended = launch("--check", "--ranks=2", '--owned=["--data-parallel-size=4"]', "--", variables=place)
+    assert ended.code == 0, ended.log
+    assert ended.out.rstrip().endswith(
+        "--data-parallel-size=4 --data-parallel-size-local=2 --data-parallel-start-rank=2 --data-parallel-hybrid-lb"
+        " --data-parallel-address=chat-0.chat-0.team --data-parallel-rpc-port=29550"
+    )
+
+
+def test_without_a_leader_worker_set_a_pod_of_several_nodes_is_refused(tmp_path: Path) -> None:
+    ended = launch("--check", "--ranks=1", "--owned=[]", "--", variables=environment(tmp_path))
+    assert ended.code == EXIT_REFUSED
+    assert "needs LWS_WORKER_INDEX and LWS_LEADER_ADDRESS, which a LeaderWorkerSet sets" in ended.log
+
+
+def test_a_vllm_that_knows_no_several_nodes_is_not_started_for_them(tmp_path: Path) -> None:
+    vllm_that_tells(tmp_path)
+    place = environment(tmp_path, python_path=[tmp_path, SOURCE])
+    place |= {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "chat-0.chat-0.team"}
+    ended = launch("--check", "--ranks=1", '--owned=["--port=8000"]', "--", variables=place)
+    assert ended.code == EXIT_REFUSED
+    assert "this vLLM has no --data-parallel-hybrid-lb, which engines over several nodes need" in ended.log

@@ -256,6 +256,13 @@ v1beta1
 - apiGroups: [apps]
   resources: [replicasets]
   verbs: [list, watch]
+# Of services over several nodes. The cluster may lack LeaderWorkerSets.
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, create, patch]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [list]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch]

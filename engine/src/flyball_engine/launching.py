@@ -50,14 +50,18 @@ IMPOSSIBLE_ARGUMENTS: Final[Mapping[str, str]] = {
 
 #: The launcher's module, and its exit code when it refuses to start; the reason is in the termination log.
 LAUNCH_MODULE: Final = "flyball_engine.launch"
+#: Where engines of one group of nodes find each other: the leader's port.
+GROUP_PORT: Final = 29550
 EXIT_REFUSED: Final = 64
 
 
-def launch_command(*, owned: Sequence[str], user: Sequence[str]) -> list[str]:
+def launch_command(*, owned: Sequence[str], user: Sequence[str], ranks: int | None = None) -> list[str]:
     """Command of a governed engine container: `python3 -m flyball_engine.launch --owned=<JSON list> -- <user>...`.
 
     `owned` are Flyball's vLLM arguments, one token each (`--port=8000`, `--no-enable-prefix-caching`); `user` those of
     `spec.engine.args`, verbatim. The launcher puts the user's first and the owned ones last; it drops owned ones that
-    the installed vLLM does not have. Everything after the first `--` is the user's.
+    the installed vLLM does not have. Everything after the first `--` is the user's. `ranks`: data-parallel ranks of
+    each pod of a group over several nodes; None where each pod is alone.
     """
-    return ["python3", "-m", LAUNCH_MODULE, f"--owned={json.dumps(list(owned))}", "--", *user]
+    group = () if ranks is None else (f"--ranks={ranks}",)
+    return ["python3", "-m", LAUNCH_MODULE, f"--owned={json.dumps(list(owned))}", *group, "--", *user]

@@ -17,11 +17,12 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from flyball_engine.contract import Env
+from flyball_engine.launch import group
 from flyball_engine.launch.compiled import remove_torn
 from flyball_engine.launch.environment import Changes, Place, changes
 from flyball_engine.launching import EXIT_REFUSED
@@ -82,7 +83,7 @@ def decide(question: Question) -> Start:
     except Exception as error:  # noqa: BLE001  whatever a foreign version raises: plain vLLM is better than none
         traceback.print_exc()
         say(f"starting plain vLLM, without Flyball's plugin: vLLM cannot be asked: {type(error).__name__}: {error}")
-        return Start(arguments=[*question.user, *question.owned], governed=False)
+        return Start(arguments=[*question.user, *question.owned, *question.needed], governed=False)
     if found.refused:
         raise StartRefused("; ".join(found.refused))
     for token in found.dropped:
@@ -129,12 +130,15 @@ class _Parser(argparse.ArgumentParser):
         raise StartRefused(f"the launcher's own arguments: {message}")
 
 
-def _options(argv: Sequence[str]) -> tuple[Question, bool]:
-    """The question to ask, and whether only to check. Raises StartRefused on arguments that are not understood."""
+def _options(argv: Sequence[str]) -> tuple[Question, bool, int | None]:
+    """The question to ask, whether only to check, and ranks of a pod of a group, None where it is alone.
+
+    Raises StartRefused on arguments that are not understood.
+    """
     split = list(argv).index("--") if "--" in argv else len(argv)
     parser = _Parser(
         prog="python3 -m flyball_engine.launch",
-        usage="%(prog)s [--check] --owned=JSON -- [VLLM-ARGUMENT ...]",
+        usage="%(prog)s [--check] [--ranks=N] --owned=JSON -- [VLLM-ARGUMENT ...]",
         description=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -143,8 +147,19 @@ def _options(argv: Sequence[str]) -> tuple[Question, bool]:
         "--owned", type=_owned, default=[], metavar="JSON", help='list such as ["--port=8000", "--model=/m"]'
     )
     parser.add_argument("--check", action="store_true", help="print what would be started, and start nothing")
+    parser.add_argument("--ranks", type=int, metavar="N", help="data-parallel ranks of this pod of a LeaderWorkerSet")
     given = parser.parse_args(argv[:split])
-    return Question(user=tuple(argv[split + 1 :]), owned=tuple(given.owned)), given.check
+    return Question(user=tuple(argv[split + 1 :]), owned=tuple(given.owned)), given.check, given.ranks
+
+
+def _in_group(question: Question, ranks: int, variables: Mapping[str, str], *, check: bool) -> Question:
+    """The question with the arguments of this pod's ranks. It waits for the leader, unless only to check."""
+    try:
+        member = group.member(variables)
+    except group.NoGroupError as error:
+        raise StartRefused(str(error)) from error
+    address = member.leader if check else group.leader_address(member, say)
+    return replace(question, needed=tuple(group.arguments(member, ranks=ranks, address=address)))
 
 
 def _owned(text: str) -> list[str]:
@@ -172,7 +187,9 @@ def main(argv: Sequence[str], variables: MutableMapping[str, str]) -> None:
     given = dict(variables)
     place = _place(given)
     try:
-        question, check = _options(argv)
+        question, check, ranks = _options(argv)
+        if ranks is not None:
+            question = _in_group(question, ranks, given, check=check)
         _enter(variables, changes(place, governed=True), state=not check)
         start = decide(question)
     except StartRefused as refusal:

@@ -45,10 +45,14 @@ MESSAGE_LENGTH: Final = 400
 
 @dataclass(frozen=True)
 class Question:
-    """`user`: the tokens of `spec.engine.args`; `owned`: Flyball's arguments, one token each."""
+    """`user`: the tokens of `spec.engine.args`; `owned`: Flyball's arguments, one token each.
+
+    `needed`: those of them without which the engine would not be what was asked for: a vLLM that lacks one is refused.
+    """
 
     user: Sequence[str] = ()
     owned: Sequence[str] = ()
+    needed: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -157,9 +161,12 @@ class Arguments:
 
 def examine(arguments: Arguments, question: Question) -> tuple[list[str], list[str], list[str]]:
     """Reasons to refuse, arguments to start with, and owned arguments dropped because this version lacks them."""
-    owned = [token for token in question.owned if arguments.knows(token)]
-    dropped = [token for token in question.owned if token not in owned]
-    refused = _refuse_user(arguments, question.user)
+    every = [*question.owned, *question.needed]
+    owned = [token for token in every if arguments.knows(token)]
+    dropped = [token for token in every if token not in owned]
+    lacking = [token.partition("=")[0] for token in question.needed if token in dropped]
+    refused = [f"this vLLM has no {option}, which engines over several nodes need" for option in lacking]
+    refused += _refuse_user(arguments, question.user)
     command = [*question.user, *owned]
     if not refused:
         refused = _refuse_whole(arguments, command, owned)

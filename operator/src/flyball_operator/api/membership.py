@@ -4,6 +4,8 @@ A pod is a service's if its controller is a ReplicaSet whose controller is the D
 controller is the service. Each is found by UID, all in one namespace. Whoever counts pods of a service, its ready
 endpoints or its engines asks here.
 
+Where replicas are groups of pods, a LeaderWorkerSet is in the Deployment's place (`members_of_groups`).
+
 A pod that others make is the service's that its labels name, by UID, too, if the service's selector chooses it. Such
 labels are no proof: setpoints are signed for a UID, so an engine that was started for another service refuses them.
 Pure.
@@ -11,13 +13,16 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flyball_operator.api import names
 from flyball_operator.api.objects import Object, controller, name, uid
 from flyball_operator.api.v1alpha1 import InferenceService
+
+#: Between a pod and its LeaderWorkerSet are at most a StatefulSet, a leader and that one's StatefulSet.
+_MOST_CONTROLLERS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,28 @@ def members(
     sets = {known.uid: known for known in map(link, replica_sets)}
     own = {known.uid: known for known in map(link, () if deployment is None else (deployment,))}
     return tuple(pod for pod in pods if owner_of(link(pod), sets.get, own.get) == owner)
+
+
+def members_of_groups(
+    owner: Owner, pods: Sequence[Object], stateful_sets: Iterable[Object], groups: Object | None
+) -> tuple[Object, ...]:
+    """Those of the pods that are this service's, by its LeaderWorkerSet.
+
+    That controls a StatefulSet of the leaders. Each leader controls one of the other pods of its group.
+    """
+    if groups is None or link(groups).controller != owner.uid:
+        return ()
+    between = {known.uid: known.controller for known in map(link, (*stateful_sets, *pods))}
+    return tuple(pod for pod in pods if uid(groups) in _controllers(uid(pod), between))
+
+
+def _controllers(of: str, between: Mapping[str, str]) -> Iterator[str]:
+    """UIDs of an object's controller, its controller's, and so on."""
+    for _ in range(_MOST_CONTROLLERS):
+        of = between.get(of, "")
+        if not of:
+            return
+        yield of
 
 
 def tuned_by(service: InferenceService, pod: Link, labels: Mapping[str, str]) -> Owner | None:

@@ -29,6 +29,10 @@ LABEL_SERVICE: Final = f"{GROUP}/service"
 #: In every selector, so that pods orphaned by an earlier service of the same name are never served or tuned.
 LABEL_SERVICE_UID: Final = f"{GROUP}/service-uid"
 
+#: Which StatefulSets and pods are a LeaderWorkerSet's, by its name, and of which group. Its controller sets them.
+LABEL_GROUPS: Final = "leaderworkerset.sigs.k8s.io/name"
+LABEL_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"
+
 #: Which pods are a Job's, by its name; Kubernetes sets it.
 LABEL_JOB: Final = "batch.kubernetes.io/job-name"
 

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     """Kinds of owned objects."""
 
     DEPLOYMENT = "Deployment"
+    LEADER_WORKER_SET = "LeaderWorkerSet"
     SERVICE = "Service"
     DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
@@ -34,9 +35,17 @@ class Kind(StrEnum):
 #: Kinds of the Gateway API, which a cluster may lack. They are not watched.
 ROUTE_KINDS: Final = (Kind.INFERENCE_POOL, Kind.HTTP_ROUTE)
 #: Kinds that are read where a service asks for one, and not watched: of ConfigMaps a namespace may have many others.
-UNWATCHED_KINDS: Final = (*ROUTE_KINDS, Kind.CONFIG_MAP)
+#: A cluster may lack LeaderWorkerSets.
+UNWATCHED_KINDS: Final = (*ROUTE_KINDS, Kind.CONFIG_MAP, Kind.LEADER_WORKER_SET)
 #: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off.
-NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET, Kind.NETWORK_POLICY)
+#: Pods are a Deployment's, or a LeaderWorkerSet's where replicas are of several nodes.
+NAMED_KINDS: Final = (
+    Kind.DEPLOYMENT,
+    Kind.LEADER_WORKER_SET,
+    Kind.SERVICE,
+    Kind.DISRUPTION_BUDGET,
+    Kind.NETWORK_POLICY,
+)
 
 
 def digest(value: object) -> str:

@@ -6,6 +6,7 @@ and `pod.py`. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated, ClassVar, Final
 
@@ -16,7 +17,7 @@ from flyball_engine.contract import Metric
 from flyball_operator.api.adapters import Adapter
 from flyball_operator.api.base import Check, Mode, Model, Overload, without_default
 from flyball_operator.api.gateway import Gateway
-from flyball_operator.api.model_source import ModelSource
+from flyball_operator.api.model_source import AccessMode, ModelSource
 from flyball_operator.api.pod import PodTemplate
 from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
 from flyball_operator.api.rollout import DisruptionBudget, Rollout
@@ -88,6 +89,23 @@ def _needs_the_plugin(field: str) -> Check:
         ),
         lambda spec: spec.governed or field not in spec.tuning.model_fields_set,
     )
+
+
+_IN_TURN: Final = "groups of pods are replaced one after another, and the earlier one ends first"
+
+
+def _not_over_nodes(cel: str, path: str, why: str, holds: Callable[[InferenceServiceSpec], bool]) -> Check:
+    """What has no place beside several nodes. `cel`: whether it is absent."""
+    message = f"cannot be used where spec.parallelism.nodes is above 1: {why}"
+    return Check(
+        Rule(f"self.parallelism.nodes == 1 || {cel}", message, path),
+        lambda spec: spec.parallelism.nodes == 1 or holds(spec),
+    )
+
+
+def _claim_is_shared(spec: InferenceServiceSpec) -> bool:
+    claim = spec.served_model.claim_to_make if spec.served_model is not None else None
+    return claim is None or AccessMode.MANY in claim.access_modes
 
 
 def _within(limit: str, end: str, ceiling: str, attribute: str) -> Check:
@@ -232,6 +250,46 @@ class InferenceServiceSpec(Model):
                 or any(objective.metric in DEADLINES for objective in spec.objectives)
             ),
         ),
+        _not_over_nodes(
+            "!has(self.workload)",
+            ".workload",
+            "it says how pods are made, and whoever made the pods does so",
+            lambda spec: spec.workload is None,
+        ),
+        _not_over_nodes(
+            "!has(self.engine) || self.engine.governed",
+            ".engine.governed",
+            "the plugin's launcher tells each pod its part",
+            lambda spec: spec.governed,
+        ),
+        _not_over_nodes(
+            "!has(self.scaling)", ".scaling", "it counts pods, not groups of pods", lambda spec: spec.scaling is None
+        ),
+        _not_over_nodes(
+            "!has(self.rollout) || !has(self.rollout.canary)",
+            ".rollout.canary",
+            "it holds back pods, not groups of pods",
+            lambda spec: spec.rollout.canary is None,
+        ),
+        _not_over_nodes(
+            "!has(self.rollout) || !has(self.rollout.maxSurge) || self.rollout.maxSurge == 0",
+            ".rollout.maxSurge",
+            _IN_TURN,
+            lambda spec: not spec.rollout.max_surge,
+        ),
+        _not_over_nodes(
+            "!has(self.rollout) || !has(self.rollout.maxUnavailable) || self.rollout.maxUnavailable > 0",
+            ".rollout.maxUnavailable",
+            f"{_IN_TURN}; accepted: 1 or more",
+            lambda spec: spec.rollout.max_unavailable != 0,
+        ),
+        _not_over_nodes(
+            "!has(self.model) || !has(self.model.cache) || !has(self.model.cache.claim)"
+            " || 'ReadWriteMany' in self.model.cache.claim.accessModes",
+            ".model.cache.claim.accessModes",
+            "pods of several nodes mount the volume; accepted: ReadWriteMany",
+            _claim_is_shared,
+        ),
         _within("maxNumActiveSeqs", "min", "maxNumSeqs", "max_num_active_seqs"),
         _within("maxNumActiveSeqs", "max", "maxNumSeqs", "max_num_active_seqs"),
         _within("maxNumScheduledTokens", "min", "maxNumBatchedTokens", "max_num_scheduled_tokens"),
@@ -354,8 +412,8 @@ class InferenceServiceSpec(Model):
     """Devices one replica spans. Without `spec.accelerator` it is one: the CPU. Beside a workload it says how the
     engines were started."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Pods. Default: as many as there are, else 1. Leave it out where an autoscaler sets it (scale subresource), and
-    where `spec.scaling` stands."""
+    """Pods, or groups of pods where `parallelism.nodes` is above 1. Default: as many as there are, else 1. Leave it out
+    where an autoscaler sets it (scale subresource), and where `spec.scaling` stands."""
     scaling: Scaling | None = None
     """Lets the operator set the number of pods, by what one carries at the objectives. Limits are tuned first; pods are
     added for what no limits carry. Needs objectives, and tuning mode Auto. Default: none, the operator does not

@@ -108,13 +108,28 @@ class Accelerator(Model):
 class Parallelism(Model):
     """Devices one replica spans: `tensor` times `pipeline` for each of its `data` engine cores."""
 
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "self.data % self.nodes == 0",
+                "must divide data evenly: each node runs as many of the engine cores as any other. An engine core"
+                " itself spans no nodes",
+                ".nodes",
+            ),
+            lambda parallelism: parallelism.data % parallelism.nodes == 0,
+        ),
+    )
+
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
     """Devices that share each layer (vLLM's tensor parallel size). Default: 1, no sharing."""
     pipeline: Annotated[int, Field(ge=1, le=64)] = 1
     """Stages that the layers are split into (vLLM's pipeline parallel size). Default: 1, no pipeline."""
     data: Annotated[int, Field(ge=1, le=64)] = 1
-    """Engine cores of a pod, among which vLLM spreads the requests (its data parallel size). Each has the whole model,
-    and limits of its own. Default: 1."""
+    """Engine cores of a replica, among which vLLM spreads the requests (its data parallel size). Each has the whole
+    model but for experts, and limits of its own. Default: 1."""
+    nodes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Pods that one replica consists of, for as many nodes. Each runs an equal part of `data` and serves requests. A
+    replica is then a group of a LeaderWorkerSet, which the cluster must have, and is replaced whole. Default: 1."""
 
     @property
     def devices_per_core(self) -> int:
@@ -122,9 +137,14 @@ class Parallelism(Model):
         return self.tensor * self.pipeline
 
     @property
+    def cores_per_pod(self) -> int:
+        """Engine cores of one pod."""
+        return self.data // self.nodes
+
+    @property
     def devices(self) -> int:
-        """Devices of one replica."""
-        return self.devices_per_core * self.data
+        """Devices of one pod."""
+        return self.devices_per_core * self.cores_per_pod
 
 
 class Objective(Model):

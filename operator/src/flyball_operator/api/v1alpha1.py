@@ -210,6 +210,11 @@ class InferenceService(Model):
             "may not be added or removed. Make a service of another name",
             ".spec.workload",
         ),
+        Rule(
+            "(self.spec.parallelism.nodes > 1) == (oldSelf.spec.parallelism.nodes > 1)",
+            "may not change between 1 and more: other objects make the pods then. Make a service of another name",
+            ".spec.parallelism.nodes",
+        ),
     )
 
     metadata: ObjectMeta

@@ -142,7 +142,9 @@ class Term:
             version=__version__,
         )
         downloads = Downloads(await self._stack.enter_async_context(engine_session()), process.clock)
-        self._reader = SnapshotReader(reconciler_api, config, self.shard, downloads.progress)
+        self._reader = SnapshotReader(
+            reconciler_api, config, self.shard, downloads.progress, process.cache.note_members
+        )
         self._reconciler = Reconciler(
             api=reconciler_api,
             reader=self._reader,

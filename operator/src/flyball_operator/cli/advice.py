@@ -31,6 +31,7 @@ ADVICE: Final[Mapping[str, str]] = {
     AcceptedReason.INVALID_SPEC: "Correct the field that the message names.",
     AcceptedReason.NAME_CONFLICT: "Remove the other object, or give this service another name.",
     AcceptedReason.EARLIER_SERVICE_LEAVING: _WAIT,
+    AcceptedReason.LEADER_WORKER_SET_MISSING: "Install LeaderWorkerSet (https://lws.sigs.k8s.io), or grant the right.",
     AcceptedReason.REFUSED: "Mend the field, quota or right that the message names.",
     AcceptedReason.CHANGED_BY_OTHERS: "Exempt the object from whoever changes it, or take the value into the spec.",
     AcceptedReason.OPERATOR_MISCONFIGURED: "Set plugin.image and signingKey in the chart's values.",

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from flyball_operator.api.objects import Object, annotation, controlled_by
+from flyball_operator.api.objects import Object, annotation
 from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in
 from flyball_operator.cli.manifest_changes import LAST_APPLIED, as_json, as_lines, changes, merge_patch
 from flyball_operator.cli.output import WRONG_INPUT
+from flyball_operator.cli.pods_owner import pods_owner
 from flyball_operator.cli.services import WrongServiceError, document, parsed
 from flyball_operator.cli.terminal import wrapped
 
@@ -88,8 +89,8 @@ def _placed(manifest: Mapping[str, Any], asked: str | None, fallback: str) -> Ob
 async def _diff(api: KubeApi, manifest: Object, options: argparse.Namespace) -> int:
     # With the client and the law, which take a second to import.
     from flyball_operator.cli import manifest_prediction  # noqa: PLC0415 – see above
-    from flyball_operator.kube.errors import ForbiddenError, InvalidObjectError, NotFoundError  # noqa: PLC0415 – see above
-    from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES  # noqa: PLC0415
+    from flyball_operator.kube.errors import InvalidObjectError, NotFoundError  # noqa: PLC0415 – see above
+    from flyball_operator.kube.resources import INFERENCE_SERVICES  # noqa: PLC0415
 
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     before: Object | None
@@ -97,12 +98,7 @@ async def _diff(api: KubeApi, manifest: Object, options: argparse.Namespace) -> 
         before = await api.get(INFERENCE_SERVICES, namespace, name)
     except NotFoundError:
         before = None
-    try:
-        deployment: Object | None = await api.get(DEPLOYMENTS, namespace, name)
-    except (NotFoundError, ForbiddenError):
-        deployment = None
-    if before is None or (deployment is not None and not controlled_by(deployment, str(before["metadata"]["uid"]))):
-        deployment = None
+    deployment = None if before is None else await pods_owner(api, before)
     try:
         after = await _dry(api, before, manifest, options.field_manager)
     except InvalidObjectError as error:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Object, controlled_by
+from flyball_operator.api.objects import Object
 from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
 from flyball_operator.cli.cluster import (
     JSON,
@@ -20,6 +20,7 @@ from flyball_operator.cli.cluster import (
     one_service,
 )
 from flyball_operator.cli.found_service import Found
+from flyball_operator.cli.pods_owner import pods_owner
 from flyball_operator.cli.terminal import wrapped
 from flyball_operator.cli.why_sentences import why
 
@@ -64,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
 
 async def _found(api: KubeApi, namespace: str, name: str) -> Found:
     # With the client, which takes a second to import.
-    from flyball_operator.kube.errors import ForbiddenError, NotFoundError  # noqa: PLC0415 – see above
-    from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, PODS  # noqa: PLC0415
+    from flyball_operator.kube.errors import ForbiddenError  # noqa: PLC0415 – see above
+    from flyball_operator.kube.resources import EVENTS, PODS  # noqa: PLC0415
 
     raw = await one_service(api, namespace, name)
     uid = str(raw["metadata"].get("uid"))
@@ -76,15 +77,11 @@ async def _found(api: KubeApi, namespace: str, name: str) -> Found:
         except ForbiddenError:
             return []
 
-    try:
-        deployment = await api.get(DEPLOYMENTS, namespace, name)
-    except (NotFoundError, ForbiddenError):
-        deployment = None
     pods = await listed(PODS, selector=f"{names.LABEL_SERVICE_UID}={uid}")
     events = await listed(EVENTS, fields=f"involvedObject.uid={uid}")
     return parsed(
         raw,
-        deployment=deployment if deployment is not None and controlled_by(deployment, uid) else None,
+        deployment=await pods_owner(api, raw),
         pods=pods,
         events=[one for one in events if (one.get("involvedObject") or {}).get("uid") == uid],
         lease=await namespace_lease(api, namespace),

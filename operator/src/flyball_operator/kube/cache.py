@@ -135,6 +135,8 @@ class Cache:
         self.pods: Store[KnownPod] = Store()
         self.versions = Versions()
         self._by_owner: dict[Owner, list[KnownPod]] | None = None
+        #: UIDs of pods whose way to their service is not watched: those of LeaderWorkerSets, as last read.
+        self._groups: dict[Owner, frozenset[str]] = {}
 
     def pods_of(self, service_uid: str) -> list[KnownPod]:
         """The pods of a service (`membership`); none of a service that is not known."""
@@ -145,10 +147,22 @@ class Cache:
             self._by_owner = self._grouped()
         return self._by_owner.get(Owner(service.meta.namespace, service.meta.name, service_uid), [])
 
+    def note_members(self, owner: Owner, pods: frozenset[str]) -> None:
+        """Take the UIDs of all pods of a service that has a LeaderWorkerSet, as just read."""
+        if self._groups.get(owner) != pods:
+            self._groups[owner] = pods
+            self._by_owner = None
+
     def _grouped(self) -> dict[Owner, list[KnownPod]]:
         grouped: dict[Owner, list[KnownPod]] = {}
+        self._groups = {owner: pods for owner, pods in self._groups.items() if self.services.get(owner.uid) is not None}
+        noted = {pod: owner for owner, pods in self._groups.items() for pod in pods}
         for pod in self.pods:
-            owner = owner_of(pod.link, self.replica_sets.get, self.deployments.get) or self._tuned_by(pod)
+            owner = (
+                owner_of(pod.link, self.replica_sets.get, self.deployments.get)
+                or noted.get(pod.link.uid)
+                or self._tuned_by(pod)
+            )
             if owner is not None:
                 grouped.setdefault(owner, []).append(pod)
         return grouped

@@ -39,6 +39,11 @@ class Resource:
 INFERENCE_SERVICES: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, READ)
 INFERENCE_SERVICE_STATUS: Final = Resource(names.GROUP, names.VERSION, f"{names.PLURAL}/status", ("patch",))
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", READ + WRITE)
+#: Of services over several nodes. A cluster may lack the kind, and a namespace the rights: the condition Accepted
+#: tells. So it is not watched, and the start check asks for none of these rights, nor for those on what lies between
+#: one and its pods.
+LEADER_WORKER_SETS: Final = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", ("get", *WRITE))
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", ("list",))
 SERVICES: Final = Resource("", "v1", "services", READ + WRITE)
 DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", (*READ, *WRITE, "delete"))
 #: Only where the operator is set to make them.
@@ -82,6 +87,7 @@ def selector(resource: Resource) -> str:
 
 OWNED: Final = {
     Kind.DEPLOYMENT: DEPLOYMENTS,
+    Kind.LEADER_WORKER_SET: LEADER_WORKER_SETS,
     Kind.SERVICE: SERVICES,
     Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
     Kind.NETWORK_POLICY: NETWORK_POLICIES,
@@ -93,7 +99,7 @@ OWNED: Final = {
     Kind.HTTP_ROUTE: HTTP_ROUTES,
 }
 #: Of these, what the settings of the operator or its services ask for.
-_ASKED_FOR: Final = (NETWORK_POLICIES, CONFIG_MAPS, INFERENCE_POOLS, HTTP_ROUTES)
+_ASKED_FOR: Final = (LEADER_WORKER_SETS, NETWORK_POLICIES, CONFIG_MAPS, INFERENCE_POOLS, HTTP_ROUTES)
 
 #: What of a service carries its labels, and is watched and listed by them.
 _LABELLED: Final = (

@@ -15,7 +15,7 @@ from datetime import datetime
 from flyball_engine.model_cache import Progress
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
-from flyball_operator.api.membership import Owner, members
+from flyball_operator.api.membership import Owner, members, members_of_groups
 from flyball_operator.api.objects import ROUTE_KINDS, Kind, Object, controlled_by, name, uid
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
@@ -36,6 +36,7 @@ from flyball_operator.kube.resources import (
     PODS,
     REPLICA_SETS,
     REVISIONS,
+    STATEFUL_SETS,
     VOLUME_CLAIMS,
     Resource,
 )
@@ -57,7 +58,8 @@ class Observed:
 class SnapshotReader:
     """Makes snapshots of the services of a shard, by default of all.
 
-    `progress`: asks the pod at an IP address how far its download is. Without, nobody is asked.
+    `progress`: asks the pod at an IP address how far its download is. Without, nobody is asked. `note_members`:
+    told the UIDs of the pods of a service that has a LeaderWorkerSet, for nobody watches how they are its.
     """
 
     def __init__(
@@ -66,12 +68,14 @@ class SnapshotReader:
         config: Config,
         shard: Shard | None = None,
         progress: Callable[[str], Awaitable[Progress | None]] | None = None,
+        note_members: Callable[[Owner, frozenset[str]], None] = lambda *_: None,
     ) -> None:
         self._api = api
         self._lists = SharedLists(api)
         self._config = config
         self._shard = shard or Shard()
         self._progress = progress
+        self._note_members = note_members
 
     async def service(self, key: Key) -> Object | None:
         """The service alone; None if there is no such service of ours."""
@@ -92,10 +96,11 @@ class SnapshotReader:
             others = Snapshot(desire, now, self._config, pods=found.tuned, workload=found, epoch=epoch)
             return Observed(raw, others)
         own_uid = desire.meta.uid
-        objects, revisions, replica_sets, pods, slices, (jobs, job_pods) = await asyncio.gather(
+        over_nodes = desire.service is not None and desire.service.spec.parallelism.nodes > 1
+        objects, revisions, between, pods, slices, (jobs, job_pods) = await asyncio.gather(
             self._objects(key, desire),
             self._lists.of(REVISIONS, key.namespace, names.LABEL_SERVICE_UID, own_uid),
-            self._lists.of(REPLICA_SETS, key.namespace, names.LABEL_SERVICE_UID, own_uid),
+            self._between(key, own_uid, over_nodes=over_nodes),
             self._lists.of(PODS, key.namespace, names.LABEL_SERVICE_UID, own_uid),
             self._lists.of(ENDPOINT_SLICES, key.namespace, "kubernetes.io/service-name", key.name),
             self._jobs(key, desire),
@@ -103,13 +108,18 @@ class SnapshotReader:
         routes, unreadable = await self._routes(key, desire)
         listed, hidden = await self._adapters(key, desire)
         own = Owner(key.namespace, key.name, own_uid)
-        mine = members(own, pods, replica_sets, objects.get(Kind.DEPLOYMENT))
+        groups, no_groups = await self._groups(key) if over_nodes else ({}, {})
+        if over_nodes:
+            mine = members_of_groups(own, pods, between, groups.get(Kind.LEADER_WORKER_SET))
+            self._note_members(own, frozenset(map(uid, mine)))
+        else:
+            mine = members(own, pods, between, objects.get(Kind.DEPLOYMENT))
         snapshot = Snapshot(
             desire=desire,
             now=now,
             config=self._config,
-            objects=objects | routes | listed,
-            unreadable=unreadable | hidden,
+            objects=objects | routes | listed | groups,
+            unreadable=unreadable | hidden | no_groups,
             revisions=tuple(found for found in revisions if controlled_by(found, own_uid)),
             pods=mine,
             jobs=jobs,
@@ -135,6 +145,37 @@ class SnapshotReader:
             reads[Kind.VOLUME_CLAIM] = self._get(VOLUME_CLAIMS, Key(key.namespace, str(pod.claim(service))))
         read = zip(reads, await asyncio.gather(*reads.values()), strict=True)
         return {kind: _typed(found, kind) for kind, found in read if found is not None}
+
+    async def _between(self, key: Key, own_uid: str, *, over_nodes: bool) -> Sequence[Object]:
+        """What lies between the pods and what makes them. StatefulSets of other services are among these.
+
+        Where they may not be listed, the LeaderWorkerSet tells.
+        """
+        if not over_nodes:
+            return await self._lists.of(REPLICA_SETS, key.namespace, names.LABEL_SERVICE_UID, own_uid)
+        try:
+            found, _ = await self._api.list(
+                STATEFUL_SETS, key.namespace, selector=f"{names.LABEL_GROUPS}={key.name}", metadata_only=True
+            )
+        except UnauthorizedError:
+            raise
+        except ForbiddenError:
+            return ()
+        return found
+
+    async def _groups(self, key: Key) -> tuple[dict[Kind, Object], dict[Kind, str]]:
+        """The LeaderWorkerSet, or why there can be none: the cluster may lack the kind, and we the right."""
+        kind = Kind.LEADER_WORKER_SET
+        try:
+            return {kind: _typed(await self._api.get(OWNED[kind], key.namespace, key.name), kind)}, {}
+        except UnknownKindError:
+            return {}, {kind: ""}
+        except UnauthorizedError:
+            raise
+        except ForbiddenError as error:
+            return {}, {kind: str(error)}
+        except NotFoundError:
+            return {}, {}
 
     async def _named(self, resource: Resource, key: Key, own_uid: str) -> Object | None:
         """The object of the service's name. One that is not among those with our label is asked for by itself."""

@@ -14,6 +14,7 @@ from typing import Final
 from flyball_operator.api import names
 from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controller, name
 from flyball_operator.api.v1alpha1 import ObjectMeta
+from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: Seconds until the next look at an object that is in the way: nobody tells when it changes.
@@ -35,6 +36,8 @@ class AcceptedReason(StrEnum):
     """An object that is not this service's has its name. It is not touched."""
     EARLIER_SERVICE_LEAVING = "EarlierServiceLeaving"
     """Objects of a deleted service of this name are still being removed."""
+    LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
+    """`spec.parallelism.nodes` needs a LeaderWorkerSet, which the cluster lacks, or which may not be read."""
     REFUSED = "RefusedByServer"
     """The API server refused an object made from this spec; the message is its own."""
     CHANGED_BY_OTHERS = "ChangedByOthers"
@@ -80,6 +83,8 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
             continue
         if found is not None and snapshot.own(kind) is None:
             yield conflict(snapshot, found)
+    if (words := snapshot.unreadable.get(Kind.LEADER_WORKER_SET)) is not None:
+        yield Acceptance(False, AcceptedReason.LEADER_WORKER_SET_MISSING, _unreadable(words))
     if service.spec.governed:
         yield from _misconfigured(snapshot)
     elif service.spec.model.cache is not None and not snapshot.config.plugin_image:
@@ -87,6 +92,12 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
         yield Acceptance(False, AcceptedReason.OPERATOR_MISCONFIGURED, message)
     if snapshot.refused:
         yield Acceptance(False, AcceptedReason.REFUSED, snapshot.refused)
+
+
+def _unreadable(words: str) -> str:
+    version = API_VERSIONS[Kind.LEADER_WORKER_SET]
+    why = words or f"the cluster has no {version}; install LeaderWorkerSet 0.7 or newer (https://lws.sigs.k8s.io)"
+    return f"spec.parallelism.nodes needs a LeaderWorkerSet: {why}"
 
 
 def conflict(snapshot: Snapshot, found: Object) -> Acceptance:

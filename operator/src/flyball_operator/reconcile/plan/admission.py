@@ -24,6 +24,8 @@ from flyball_operator.reconcile.plan.snapshot import DryRun, Snapshot
 
 _OURS: Final = f"{names.GROUP}/*"
 _TEMPLATE: Final = ("spec", "template")
+#: The same of a LeaderWorkerSet.
+_OF_GROUPS: Final = ("spec", "leaderWorkerTemplate", "workerTemplate")
 _ENGINE: Final = (*_TEMPLATE, "spec", "containers", names.CONTAINER_ENGINE)
 _PLUGIN: Final = (*_TEMPLATE, "spec", "initContainers", names.CONTAINER_PLUGIN)
 
@@ -50,6 +52,9 @@ _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     (*_TEMPLATE, "metadata", "annotations", names.ANNOTATION_SCRAPE),
     # How many pods there are: asked for, or left to an autoscaler, and then never applied.
     ("spec", "replicas"),
+    # How many pods a group has, and that it is made anew whole.
+    ("spec", "leaderWorkerTemplate", "size"),
+    ("spec", "leaderWorkerTemplate", "restartPolicy"),
     # Which revision the pods are of, without which no rollout is ever complete.
     (*_TEMPLATE, "metadata", "annotations", _OURS),
     # When a start has failed: `spec.rollout.startupTimeout`. A shorter one rolls back, or kills an engine that loads.
@@ -120,6 +125,8 @@ def undone(snapshot: Snapshot, intents: Iterable[Intent]) -> tuple[Apply, ...]:
 def is_needed(path: Path) -> bool:
     """Whether the field is one that Flyball needs, has such a field below it, or is below one."""
     steps = tuple(str(step.value) if isinstance(step, Item) else step for step in path)
+    if steps[: len(_OF_GROUPS)] == _OF_GROUPS:
+        steps = (*_TEMPLATE, *steps[len(_OF_GROUPS) :])
     return any(_meet(steps, pattern) for pattern in _NEEDED)
 
 

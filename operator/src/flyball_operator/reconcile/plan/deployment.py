@@ -68,9 +68,12 @@ def wanted_replicas(service: InferenceService, live: Object | None) -> int:
 def rollout_steps(service: InferenceService, replicas: int, *, no_device: bool = False) -> tuple[int, int]:
     """`maxSurge` and `maxUnavailable`, as asked for, else as above; never both zero, or no pod could be replaced.
 
+    Groups of pods are replaced in place: a spare one is seldom to be had, and for one replica none is ever added.
     `no_device`: it was seen that none is free for one pod more.
     """
     asked = service.spec.rollout
+    if service.spec.parallelism.nodes > 1:
+        return 0, asked.max_unavailable or 1
     in_place = (service.spec.has_devices and replicas >= 2) or (no_device and is_left_to_us(service))
     surge = (0 if in_place else 1) if asked.max_surge is None else asked.max_surge
     unavailable = (1 if in_place else 0) if asked.max_unavailable is None else asked.max_unavailable

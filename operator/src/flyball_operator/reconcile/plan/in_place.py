@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from flyball_engine.figures import format_duration
-from flyball_operator.api.objects import Kind, Object, being_deleted
+from flyball_operator.api.objects import Object, being_deleted
 from flyball_operator.api.quantities import quantity
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import event_causes, pods
@@ -60,7 +60,7 @@ def seconds_left(
     `kept`: the templates of earlier pods, by spec hash.
     """
     accelerator = service.spec.accelerator
-    surges = stay_in_turn(snapshot.own(Kind.DEPLOYMENT))
+    surges = stay_in_turn(snapshot.pods_owner)
     if accelerator is None or not surges or not is_left_to_us(service):
         return None
     earlier = [
@@ -86,7 +86,7 @@ def _waits(snapshot: Snapshot, spec_hash: str) -> Iterator[tuple[datetime, float
         if mine and begun is not None and pods.is_unschedulable(pod) and _CORDONED not in message:
             lacking = pods.insufficient(message)
             yield begun, PROVISION_SECONDS if _room_comes(pod, snapshot) else PATIENCE_SECONDS, lacking
-    deployment = snapshot.own(Kind.DEPLOYMENT) or {}
+    deployment = snapshot.pods_owner or {}
     refused, begun = pods.condition(deployment, "ReplicaFailure"), pods.since(deployment, "ReplicaFailure")
     message = str(refused.get("message"))
     if refused.get("status") == "True" and begun is not None and "exceeded quota" in message:

@@ -244,7 +244,7 @@ def kept(snapshot: Snapshot, rollout: RolloutDecision) -> RolloutDecision | None
 
 def shown_template(found: ModelState | None, snapshot: Snapshot, rollout: RolloutDecision) -> Object:
     """The pod template that clients meet: that asked for, or the Deployment's while the rollout waits for the model."""
-    deployment = snapshot.own(Kind.DEPLOYMENT)
+    deployment = snapshot.pods_owner
     if deployment is None or not held(found, snapshot, rollout):
         return rollout.target.template
     template: Object = deployment["spec"]["template"]
@@ -253,7 +253,7 @@ def shown_template(found: ModelState | None, snapshot: Snapshot, rollout: Rollou
 
 def _template(snapshot: Snapshot) -> str | None:
     """Which template the Deployment has; None where there is no Deployment."""
-    deployment = snapshot.own(Kind.DEPLOYMENT)
+    deployment = snapshot.pods_owner
     return None if deployment is None else annotation(deployment["spec"]["template"], names.ANNOTATION_SPEC_HASH)
 
 

@@ -102,13 +102,15 @@ class IngressPeers(_Strict):
     control: tuple[Peer, ...]
 
 
-def render(meta: ObjectMeta, peers: IngressPeers) -> Object:
-    """The NetworkPolicy."""
+def render(meta: ObjectMeta, peers: IngressPeers, *, within: bool = False) -> Object:
+    """The NetworkPolicy. `within`: whether pods of the service connect to each other, by ports that vLLM chooses."""
     # A rule without peers would let everybody in, so that a port without peers has no rule.
     rules = [
         {"from": [peer.rendered() for peer in allowed], "ports": [{"protocol": "TCP", "port": port}]}
         for port, allowed in ((API_PORT, peers.api), (CONTROL_PORT, peers.control))
         if allowed
     ]
+    if within:
+        rules.append({"from": [{"podSelector": {"matchLabels": selector(meta)}}]})
     spec = {"podSelector": {"matchLabels": selector(meta)}, "policyTypes": ["Ingress"], "ingress": rules}
     return owned(Kind.NETWORK_POLICY, meta, spec=spec)

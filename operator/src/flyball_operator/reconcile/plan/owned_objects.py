@@ -11,6 +11,7 @@ from flyball_operator.api.v1alpha1 import ObjectMeta
 
 API_VERSIONS: Final[Mapping[Kind, str]] = {
     Kind.DEPLOYMENT: "apps/v1",
+    Kind.LEADER_WORKER_SET: "leaderworkerset.x-k8s.io/v1",
     Kind.SERVICE: "v1",
     Kind.DISRUPTION_BUDGET: "policy/v1",
     Kind.NETWORK_POLICY: "networking.k8s.io/v1",

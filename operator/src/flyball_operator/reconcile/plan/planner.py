@@ -20,6 +20,7 @@ from flyball_operator.reconcile.plan import (
     admission,
     deployment,
     disruption_budget,
+    leader_worker_set,
     model_cache,
     model_claim,
     network_policy,
@@ -41,6 +42,8 @@ from flyball_operator.reconcile.plan.snapshot import REFUSED_SECONDS, Snapshot
 
 #: Seconds until a look at garbage collection, which tells nobody when it is done.
 _LEAVING_SECONDS: Final = 2.0
+#: Seconds until a look at a LeaderWorkerSet, which is not watched. What its controller does mostly shows in pods.
+_GROUPS_SECONDS: Final = 15.0
 #: Resyncs before a window opens from which on a service waits for that: one of them is sure to come in this time.
 _RESYNCS = 2
 
@@ -74,6 +77,7 @@ def plan(snapshot: Snapshot) -> Plan:
         rollout.again,
         routed.again if routed is not None else None,
         look_again((*snapshot.pods, *snapshot.job_pods), snapshot.now),
+        _GROUPS_SECONDS if wanted_service.spec.parallelism.nodes > 1 and not rollout.full else None,
         model.again if model is not None else None,
     )
     looks += [seconds for seconds in times if seconds]
@@ -97,7 +101,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def _patience(verdict: Acceptance) -> float | None:
     match verdict.reason:
-        case AcceptedReason.NAME_CONFLICT:
+        case AcceptedReason.NAME_CONFLICT | AcceptedReason.LEADER_WORKER_SET_MISSING:
             return CONFLICT_SECONDS
         case AcceptedReason.EARLIER_SERVICE_LEAVING:
             return _LEAVING_SECONDS
@@ -115,13 +119,17 @@ def _intents(
         yield Create(Kind.REVISION, revision.render(meta, rollout.current))
     if (peers := snapshot.config.ingress_peers) is not None:
         # Before the Deployment, so that no pod starts unfenced.
-        yield from _ensure(Kind.NETWORK_POLICY, network_policy.render(meta, peers), live)
+        within = wanted.spec.parallelism.nodes > 1
+        yield from _ensure(Kind.NETWORK_POLICY, network_policy.render(meta, peers, within=within), live)
     if (listed := adapters.render(wanted)) is not None and not adapters.refusal(snapshot):
         # Likewise, so that no pod starts without its adapters.
         yield from _ensure(Kind.CONFIG_MAP, listed, live)
     runs = model_cache.kept(snapshot, rollout) if model_cache.held(model, snapshot, rollout) else rollout
     if runs is not None:
-        yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, runs, live.get(Kind.DEPLOYMENT)), live)
+        over_nodes = wanted.spec.parallelism.nodes > 1
+        kind = Kind.LEADER_WORKER_SET if over_nodes else Kind.DEPLOYMENT
+        render = leader_worker_set.render if over_nodes else deployment.render
+        yield from _ensure(kind, render(wanted, runs, snapshot.pods_owner), live)
     yield from _ensure(Kind.SERVICE, service.render(meta, model_cache.shown_template(model, snapshot, rollout)), live)
     budget = disruption_budget.render(wanted)
     yield from _keep(Kind.DISRUPTION_BUDGET, budget, snapshot)

@@ -191,7 +191,8 @@ def _command(service: InferenceService) -> list[str]:
     user = [*_lora_defaults(service), *service.spec.engine.args]
     owned = _owned_arguments(service)
     if service.spec.engine.governed:
-        return launch_command(owned=owned, user=user)
+        parallel = service.spec.parallelism
+        return launch_command(owned=owned, user=user, ranks=parallel.cores_per_pod if parallel.nodes > 1 else None)
     # The last one wins in vLLM's parser.
     return ["python3", "-m", "vllm.entrypoints.openai.api_server", *user, *owned]
 

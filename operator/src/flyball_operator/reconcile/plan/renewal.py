@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_operator.api.engine_container import plugin_image
-from flyball_operator.api.objects import Kind, Object, digest, moment
+from flyball_operator.api.objects import Object, digest, moment
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, history, pod, progress, revision
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
@@ -50,7 +50,7 @@ class Asked:
 
 def asked(service: InferenceService, snapshot: Snapshot, kept: Mapping[str, Revision]) -> Asked:
     """What is asked for now."""
-    noted = history.read(snapshot.own(Kind.DEPLOYMENT))
+    noted = history.read(snapshot.pods_owner)
     current, rendered = _current(service, snapshot, kept, noted)
     if current.template == rendered:
         return Asked(current, noted, outdated=False, settled=False)
@@ -131,7 +131,7 @@ def _due(snapshot: Snapshot, current: Revision) -> datetime | None:
 
 def _settled(service: InferenceService, snapshot: Snapshot, current: Revision, noted: History) -> bool:
     """Whether all its pods serve with the template asked for, or are back from another operator's that failed."""
-    deployment = snapshot.own(Kind.DEPLOYMENT)
+    deployment = snapshot.pods_owner
     if deployment is None:
         return False
     if noted.failed is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from flyball_operator.api.objects import Kind, Object, moment, timestamp
+from flyball_operator.api.objects import Object, moment, timestamp
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, in_place, progress, renewal, revision, revision_analysis
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
@@ -79,7 +79,7 @@ class RolloutDecision:
 
 def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     """Choose the target from what is asked for, what was kept, and what became of it."""
-    deployment = snapshot.own(Kind.DEPLOYMENT)
+    deployment = snapshot.pods_owner
     kept = {one.spec_hash: one for item in snapshot.revisions if (one := revision.read(item)) is not None}
     found = renewal.asked(service, snapshot, kept)
     current, spec_hash = found.current, found.current.spec_hash
@@ -87,12 +87,14 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
     so_far = revision_analysis.noted(service, snapshot, deployment, so_far, last_good)
     left = in_place.seconds_left(service, snapshot, current, kept)
+    # A LeaderWorkerSet's controller gives nothing up.
+    timed = service.spec.parallelism.nodes > 1
     attempt = _Attempt.of(
         snapshot,
         deployment,
         spec_hash,
         advice=causes.IN_PLACE if left is None else in_place.ADVICE,
-        startup=progress_seconds(service) if revision_analysis.judged(service, so_far, last_good) else None,
+        startup=progress_seconds(service) if timed or revision_analysis.judged(service, so_far, last_good) else None,
     )
     judged = _judge(so_far, attempt, now=timestamp(snapshot.now), has_good=last_good is not None)
     back = last_good if judged.failed is not None else None

@@ -9,9 +9,10 @@ from typing import Final
 
 from flyball_engine.model_cache import Progress
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controlled_by
+from flyball_operator.api.objects import NAMED_KINDS, UNWATCHED_KINDS, Kind, Object, controlled_by
 from flyball_operator.reconcile.plan.adoption import NEVER, Turn
 from flyball_operator.reconcile.plan.fields import Path
+from flyball_operator.reconcile.plan.groups import as_deployment
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 
 #: Seconds between two lists of everything, where the operator is told no other.
@@ -40,8 +41,9 @@ class Config:
 
     @property
     def named_kinds(self) -> tuple[Kind, ...]:
-        """Kinds of which a service owns one of its own name, whatever its spec. NetworkPolicies need the setting."""
-        return tuple(kind for kind in NAMED_KINDS if kind is not Kind.NETWORK_POLICY or self.ingress_peers is not None)
+        """Watched kinds of which a service owns one of its own name. NetworkPolicies need the setting."""
+        watched = (kind for kind in NAMED_KINDS if kind not in UNWATCHED_KINDS)
+        return tuple(kind for kind in watched if kind is not Kind.NETWORK_POLICY or self.ingress_peers is not None)
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class Snapshot:
     `adoption_refused`: the API server's words when it refused that just now. `job_refused`, `claim_refused` and
     `adapters_refused`: when it refused a Job, the claim or the ConfigMap. `route_refused`: when it refused the route or
     the pool, or could not say. `route_changed`: that others change them after each apply. `unreadable`: kinds of
-    `ROUTE_KINDS` that could not be read, with its words; none where it has no such kind. The ConfigMap is in it where
-    it may not be read.
+    `ROUTE_KINDS` and the LeaderWorkerSet that could not be read, with its words; none where it has no such kind. The
+    ConfigMap is in it where it may not be read.
     `workload`: pods that others make, None where Flyball makes them; then there are no objects of the service's name.
     """
 
@@ -133,3 +135,9 @@ class Snapshot:
         """The object of this kind, if it is this service's own."""
         found = self.objects.get(kind)
         return found if found is not None and controlled_by(found, self.desire.meta.uid) else None
+
+    @property
+    def pods_owner(self) -> Object | None:
+        """The service's own object that makes its pods: a Deployment, or a LeaderWorkerSet in the shape of one."""
+        groups = self.own(Kind.LEADER_WORKER_SET)
+        return as_deployment(groups, self.pods) if groups is not None else self.own(Kind.DEPLOYMENT)

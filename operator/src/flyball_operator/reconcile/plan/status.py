@@ -275,12 +275,12 @@ def _served(snapshot: Snapshot) -> ConditionClaim:
 
 
 def _asked(snapshot: Snapshot, wanted: InferenceService) -> str:
-    return revision.spec_hash(wanted, history.read(snapshot.own(Kind.DEPLOYMENT)).adopted)
+    return revision.spec_hash(wanted, history.read(snapshot.pods_owner).adopted)
 
 
 def _wanted(snapshot: Snapshot) -> int | None:
     """Pods asked for; None where there is no Deployment."""
-    deployment = snapshot.own(Kind.DEPLOYMENT)
+    deployment = snapshot.pods_owner
     return None if deployment is None else int(deployment["spec"].get("replicas", 1))
 
 
@@ -295,7 +295,7 @@ def _ready(
     if not available.status:
         return available
     if not rollout.full:
-        counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
+        counts = (snapshot.pods_owner or {}).get("status") or {}
         detail = f": {rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
         message = f"{counts.get('readyReplicas', 0)} of {wanted} replicas are ready{detail}"
         return ConditionClaim(False, ReconcileReason.REPLICAS_NOT_READY, message)
@@ -307,7 +307,7 @@ def _ready(
 def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | None) -> Object:
     """The reconciler's whole part of the status."""
     meta = snapshot.desire.meta
-    deployment = snapshot.own(Kind.DEPLOYMENT) or {}
+    deployment = snapshot.pods_owner or {}
     counts = deployment.get("status") or {}
     template = deployment.get("spec", {}).get("template", {})
     if rollout is not None:
@@ -325,7 +325,7 @@ def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | N
 
 def _canary(snapshot: Snapshot, rollout: RolloutDecision | None) -> Object:
     """What the tuner is to judge; nothing before the Deployment has it."""
-    wanted, live = snapshot.desire.service, snapshot.own(Kind.DEPLOYMENT)
+    wanted, live = snapshot.desire.service, snapshot.pods_owner
     judged = rollout.judged if rollout is not None else None
     if wanted is None or live is None or judged is None or not progress.has_template(live, judged.revision):
         return {}

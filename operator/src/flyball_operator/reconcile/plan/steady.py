@@ -71,7 +71,8 @@ def good_until(snapshot: Snapshot, plan: Plan) -> datetime | None:
     None: never.
     """
     service = snapshot.desire.service
-    if not routing.concerns(snapshot.desire) and (service is None or service.spec.adapters is None):
+    of_unwatched = service is not None and (service.spec.adapters is not None or service.spec.parallelism.nodes > 1)
+    if not routing.concerns(snapshot.desire) and not of_unwatched:
         return plan.due
     resync = snapshot.now + timedelta(seconds=snapshot.config.resync_seconds * _BEFORE_A_RESYNC)
     return resync if plan.due is None else min(resync, plan.due)

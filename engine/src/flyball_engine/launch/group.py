@@ -1,0 +1,84 @@
+"""A pod that is one of a group over several nodes, as a LeaderWorkerSet makes them: which data-parallel ranks it runs.
+
+Each pod has its own API server and its share of the ranks. They find each other by the leader's address.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flyball_engine.launching import GROUP_PORT
+
+#: What a LeaderWorkerSet tells each container of its pods.
+_LEADER: Final = "LWS_LEADER_ADDRESS"
+_INDEX: Final = "LWS_WORKER_INDEX"
+#: Seconds between two attempts to reach the leader, for one of them, and between two lines that say so.
+_AGAIN_SECONDS: Final = 1.0
+_CONNECT_SECONDS: Final = 3.0
+_TOLD_SECONDS: Final = 30.0
+
+
+class NoGroupError(Exception):
+    """The environment does not say which pod of which group this is; the message names what lacks."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """Which pod of a group this is: its index, 0 for the leader, and the leader's name."""
+
+    index: int
+    leader: str
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader."""
+        return self.index == 0
+
+
+def member(variables: Mapping[str, str]) -> Member:
+    """What the environment says. Raises `NoGroupError`."""
+    index, leader = variables.get(_INDEX, ""), variables.get(_LEADER, "")
+    if not index.isdecimal() or not leader:
+        raise NoGroupError(f"a pod of several nodes needs {_INDEX} and {_LEADER}, which a LeaderWorkerSet sets")
+    return Member(int(index), leader)
+
+
+def arguments(found: Member, *, ranks: int, address: str) -> list[str]:
+    """VLLM's arguments for the pod's ranks, of which each pod has so many. `address`: the leader's, as a number."""
+    return [
+        f"--data-parallel-size-local={ranks}",
+        f"--data-parallel-start-rank={found.index * ranks}",
+        # Each pod balances over its own ranks alone; the Service does so over the pods.
+        "--data-parallel-hybrid-lb",
+        f"--data-parallel-address={address}",
+        f"--data-parallel-rpc-port={GROUP_PORT}",
+    ]
+
+
+def leader_address(found: Member, say: Callable[[str], None]) -> str:
+    """The leader's address, once it listens there. vLLM binds to it, so a name would not do.
+
+    A leader that was replaced has another address, which DNS may tell late. So the name is asked anew each time. The
+    pod's start-up probe bounds the wait.
+    """
+    if found.leads:
+        return _resolved(socket.gethostname())
+    told: float | None = None
+    while True:
+        try:
+            address = _resolved(found.leader)
+            with socket.create_connection((address, GROUP_PORT), timeout=_CONNECT_SECONDS):
+                return address
+        except OSError as error:
+            if told is None or time.monotonic() - told >= _TOLD_SECONDS:
+                told = time.monotonic()
+                say(f"waiting for the leader {found.leader}: {error}")
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _resolved(name: str) -> str:
+    return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])

@@ -1,0 +1,68 @@
+"""A LeaderWorkerSet in the shape of a Deployment: rollouts, roll-backs and the status are decided alike for both.
+
+Its groups stand for a Deployment's pods. They are counted by their pods, as read: the status of a LeaderWorkerSet does
+not say which generation it is about. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from flyball_operator.api import names
+from flyball_operator.api.objects import Object, annotation, being_deleted
+from flyball_operator.reconcile.plan.pods import has, template_of
+
+
+def as_deployment(found: Object, pods: Sequence[Object]) -> Object:
+    """The LeaderWorkerSet with these pods, as a Deployment."""
+    template, size = found["spec"]["leaderWorkerTemplate"]["workerTemplate"], _size(found)
+    wanted = template_of(template)
+    groups = _groups(pods)
+    ready = [group for group in groups if _is_ready(group, size)]
+    counts = {
+        "replicas": len(groups),
+        "updatedReplicas": sum(_is_of(group, wanted, size) for group in groups),
+        "readyReplicas": len(ready),
+        "availableReplicas": len(ready),
+    }
+    # What a Deployment's controller says, and nobody else here: a group that is made anew later undoes no rollout.
+    replaced = annotation(found, names.ANNOTATION_GOOD) == wanted
+    reason = "NewReplicaSetAvailable" if replaced else "ReplicaSetUpdated"
+    steps = found["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]
+    return {
+        **{field: found[field] for field in ("apiVersion", "kind", "metadata")},
+        "spec": {
+            "replicas": found["spec"].get("replicas", 1),
+            "template": template,
+            "strategy": {"rollingUpdate": {field: steps.get(field) for field in ("maxSurge", "maxUnavailable")}},
+        },
+        "status": {
+            **counts,
+            "observedGeneration": found["metadata"].get("generation", 1),
+            "conditions": [{"type": "Progressing", "status": "True", "reason": reason}],
+        },
+    }
+
+
+def _size(found: Object) -> int:
+    return int(found["spec"]["leaderWorkerTemplate"].get("size", 1))
+
+
+def _groups(pods: Sequence[Object]) -> list[list[Object]]:
+    """Pods by their groups; those that leave are of none, and neither is a group without one that stays."""
+    found: defaultdict[str, list[Object]] = defaultdict(list)
+    for pod in pods:
+        if not being_deleted(pod):
+            found[str((pod["metadata"].get("labels") or {}).get(names.LABEL_GROUP_INDEX, ""))].append(pod)
+    return list(found.values())
+
+
+def _is_ready(group: Sequence[Object], size: int) -> bool:
+    """Whether all pods of the group are there and Ready."""
+    return len(group) == size and all(has(pod, "Ready") for pod in group)
+
+
+def _is_of(group: Sequence[Object], template: str, size: int) -> bool:
+    """Whether all pods of the group are there, and of this template."""
+    return len(group) == size and all(template_of(pod) == template for pod in group)

@@ -1,0 +1,76 @@
+"""Nodes of a test's own that kwok plays: pods on them are Ready at once, or never, by an annotation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from flyball_lab.harness.waiting import eventually
+from support.binaries import binary
+from support.cluster import condition, get, kubectl
+from support.node import daemon_on_node
+
+#: On a pod: none of its images can be had.
+NO_IMAGE: Final = {"flyball.test/no-image": "true"}
+_NODE: Final = "flyball.test/kwok"
+
+
+@contextmanager
+def kwok_nodes(folder: Path, number: int) -> Iterator[dict[str, Any]]:
+    """So many nodes. Gives what makes the pods of a service run on these alone, one on each."""
+    mark = f"kwok-{uuid.uuid4().hex[:6]}"
+    # By a path of its own: by that it is ended, and the cluster's may run, too.
+    program = folder / mark
+    shutil.copy(binary("kwok"), program)
+    options = {
+        "kubeconfig": os.environ["KUBECONFIG"],
+        "config": Path(__file__).with_name("kwok_stages.yaml"),
+        "manage-all-nodes": "false",
+        "manage-nodes-with-annotation-selector": f"{_NODE}={mark}",
+        "node-lease-duration-seconds": 40,
+    }
+    names = [f"{mark}-{one}" for one in range(number)]
+    with daemon_on_node(str(program), options, folder / "kwok.log") as process:
+        try:
+            kubectl("create", "-f", "-", stdin="\n---\n".join(json.dumps(_node(name, mark)) for name in names))
+            eventually(
+                lambda: process.poll() is not None or all(map(_is_ready, names)), expecting=f"nodes of {mark} Ready"
+            )
+            assert process.poll() is None, (folder / "kwok.log").read_text(errors="replace")[-2000:]
+            yield _on(mark)
+        finally:
+            kubectl("delete", "node", *names, "--ignore-not-found")
+
+
+def _node(name: str, mark: str) -> dict[str, Any]:
+    resources = {"cpu": "8", "memory": "64Gi", "pods": "20"}
+    labels = {_NODE: mark, "kubernetes.io/hostname": name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "annotations": {_NODE: mark}},
+        "spec": {"taints": [{"key": _NODE, "value": mark, "effect": "NoSchedule"}]},
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+
+
+def _on(mark: str) -> dict[str, Any]:
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {_NODE: mark}}}
+    return {
+        "spec__podTemplate__nodeSelector": {_NODE: mark},
+        "spec__podTemplate__tolerations": [{"key": _NODE, "operator": "Exists"}],
+        "spec__podTemplate__labels": {_NODE: mark},
+        "spec__podTemplate__affinity": {
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
+        },
+    }
+
+
+def _is_ready(name: str) -> bool:
+    return bool(condition(get("node", name, namespace="default"), "Ready").get("status") == "True")
