@@ -20,10 +20,12 @@ from flyball_operator.kube.resources import (
     CRDS,
     HTTP_ROUTES,
     INFERENCE_POOLS,
+    LEADER_WORKER_SETS,
     LEASES,
     NAMESPACES,
     OWNED,
     SECRETS,
+    STATEFUL_SETS,
 )
 from flyball_operator.kube.resources import watched as granted_on
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
@@ -56,7 +58,7 @@ def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(watched, SYSTEM, ELECTED_BY, granted_on(network_policies=fenced), secret=SIGNING)
     }
-    asked |= set().union(*(key_rights(namespace or "*") | route_rights(namespace or "*") for namespace in watched))
+    asked |= set().union(*(key_rights(namespace or "*") | unwatched_rights(namespace or "*") for namespace in watched))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace or "*", names.NAMESPACE_LEASE) for namespace in watched))
     asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace, namespace) for namespace in watched if namespace}
@@ -71,7 +73,7 @@ def test_of_selected_namespaces_it_has_rights_where_they_are_bound_alone(granted
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
         for right in needed(granted, SYSTEM, ELECTED_BY, selected=True, secret=SIGNING)
     }
-    asked |= set().union(*(key_rights(namespace) | route_rights(namespace) for namespace in granted))
+    asked |= set().union(*(key_rights(namespace) | unwatched_rights(namespace) for namespace in granted))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace, names.NAMESPACE_LEASE) for namespace in granted))
     assert rights(rendered, account="flyball") == asked
@@ -114,11 +116,10 @@ def test_only_with_adapters_may_it_read_and_change_config_maps_of_any_name(key: 
     assert after == {("", "configmaps", verb, SYSTEM, "*") for verb in CONFIG_MAPS.verbs}
 
 
-def route_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
-    """Which are not asked for at the start: what lacks is told by the services that name a gateway."""
-    return {
-        (one.group, one.plural, verb, namespace, "*") for one in (HTTP_ROUTES, INFERENCE_POOLS) for verb in one.verbs
-    }
+def unwatched_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
+    """Which are not asked for at the start: what lacks is told by services that name a gateway, or are over nodes."""
+    kinds = (HTTP_ROUTES, INFERENCE_POOLS, LEADER_WORKER_SETS, STATEFUL_SETS)
+    return {(one.group, one.plural, verb, namespace, "*") for one in kinds for verb in one.verbs}
 
 
 def test_no_lease_but_its_own_can_be_read_or_taken() -> None:

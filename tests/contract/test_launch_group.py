@@ -32,4 +32,4 @@ def test_a_worker_waits_until_its_leader_listens_and_says_so(monkeypatch: pytest
 
 
 def test_a_leader_waits_for_nobody() -> None:
-    assert group.leader_address(LEADER, lambda line: pytest.fail(line))
+    assert group.leader_address(LEADER, pytest.fail)

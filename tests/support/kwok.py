@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from flyball_lab.harness.waiting import eventually
 from support.binaries import binary
-from support.cluster import condition, get, kubectl
+from support.cluster import kubectl
 from support.node import daemon_on_node
 
 #: On a pod: none of its images can be had.
@@ -39,9 +38,7 @@ def kwok_nodes(folder: Path, number: int) -> Iterator[dict[str, Any]]:
     with daemon_on_node(str(program), options, folder / "kwok.log") as process:
         try:
             kubectl("create", "-f", "-", stdin="\n---\n".join(json.dumps(_node(name, mark)) for name in names))
-            eventually(
-                lambda: process.poll() is not None or all(map(_is_ready, names)), expecting=f"nodes of {mark} Ready"
-            )
+            kubectl("wait", "--for=condition=Ready", "node", *names, "--timeout=120s", timeout=150)
             assert process.poll() is None, (folder / "kwok.log").read_text(errors="replace")[-2000:]
             yield _on(mark)
         finally:
@@ -70,7 +67,3 @@ def _on(mark: str) -> dict[str, Any]:
             "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
         },
     }
-
-
-def _is_ready(name: str) -> bool:
-    return bool(condition(get("node", name, namespace="default"), "Ready").get("status") == "True")

@@ -14,7 +14,7 @@ import yaml
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from support.binaries import binary
-from support.cluster import KubectlError, Object, condition, get, kubectl
+from support.cluster import KubectlError, Object, condition, expect_established, get, kubectl
 from support.helm import run
 
 #: Where its webhooks are looked for.
@@ -34,17 +34,17 @@ _PROBE: Final[Object] = {
 def leader_worker_sets() -> Iterator[None]:
     """They are served and looked after for as long as the block lasts."""
     chart = Path(binary("lws-chart"))
-    crd = (chart / "crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml").read_text()
+    crd = chart / "crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml"
     objects = "\n---\n".join(map(json.dumps, _published(chart)))
     try:
-        _apply(crd)
-        kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", "-", stdin=crd, timeout=120)
+        _apply(crd.read_text())
+        expect_established(crd)
         _apply(objects)
         eventually(_answers, expecting="the controller and the webhooks of LeaderWorkerSets")
         yield
     finally:
         # The CRD first, or its objects would want the webhooks.
-        kubectl("delete", "--ignore-not-found", "-f", "-", stdin=crd, timeout=300)
+        kubectl("delete", "--ignore-not-found", "-f", str(crd), timeout=300)
         kubectl("delete", "--ignore-not-found", "-f", "-", stdin=objects, timeout=300)
 
 

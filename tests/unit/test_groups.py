@@ -10,7 +10,8 @@ from flyball_operator.api.membership import Owner, members_of_groups
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, LEADER_WORKER_SETS, NETWORK_POLICIES, PODS
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from flyball_operator.reconcile.plan.snapshot import Config
-from support.memory_cluster import CONFIG, PULL_FAILED, MemoryCluster, Object, service
+from support.memory_api import Object
+from support.memory_cluster import CONFIG, PULL_FAILED, MemoryCluster, service
 from support.reconcile_scenarios import edit
 
 
@@ -101,7 +102,7 @@ def test_without_the_kind_the_service_says_what_to_install_and_goes_on_when_it_i
 
 
 def test_a_leader_worker_set_of_somebody_else_is_left_alone(world: MemoryCluster) -> None:
-    foreign = {"metadata": {"name": "chat", "namespace": "ns"}, "spec": {"replicas": 0}}
+    foreign: Object = {"metadata": {"name": "chat", "namespace": "ns"}, "spec": {"replicas": 0}}
     foreign["spec"]["leaderWorkerTemplate"] = {
         "size": 1,
         "workerTemplate": {"metadata": {}, "spec": {"containers": []}},

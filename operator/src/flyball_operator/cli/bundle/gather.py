@@ -14,7 +14,7 @@ import yaml
 
 from flyball_operator import __version__
 from flyball_operator.api import names
-from flyball_operator.api.objects import ROUTE_KINDS, Object
+from flyball_operator.api.objects import ROUTE_KINDS, Kind, Object
 from flyball_operator.api.status import ConditionType
 from flyball_operator.cli.bundle.redaction import redacted, text
 from flyball_operator.cli.cluster import expect_namespace
@@ -142,7 +142,7 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
     for service in tenant.services:
         known.add(service["metadata"].get("uid"))
         bundle.add_object(f"{folder}/inferenceservices/{service['metadata']['name']}", service)
-        known |= await _routes(api, bundle, tenant.name, service)
+        known |= await _unwatched(api, bundle, tenant.name, service)
     for resource in labelled(network_policies=True):
         for found in await _listed(api, bundle, resource, tenant.name, selector=selector(resource)):
             known.add(found["metadata"].get("uid"))
@@ -153,14 +153,19 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
     bundle.add(f"{folder}/events.txt", text("".join(f"{line}\n" for line in map(_event, newest))))
 
 
-async def _routes(api: KubeApi, bundle: Bundle, namespace: str, service: Object) -> set[Any]:
-    """Routes and pools of a service that names gateways, or did; another's may be in the way. Returns their UIDs."""
+async def _unwatched(api: KubeApi, bundle: Bundle, namespace: str, service: Object) -> set[Any]:
+    """What a service has of kinds that a cluster may lack; another's may be in the way. Returns their UIDs.
+
+    Routes and pools of one that names gateways, or did; the LeaderWorkerSet of one over several nodes.
+    """
     conditions = (service.get("status") or {}).get("conditions") or ()
     routed = any(one.get("type") == ConditionType.ROUTED for one in conditions)
     name, known = service["metadata"]["name"], set[Any]()
-    if not routed and "gateway" not in (service.get("spec") or {}):
-        return known
-    for resource in (OWNED[kind] for kind in ROUTE_KINDS):
+    spec = service.get("spec") or {}
+    kinds = ROUTE_KINDS if routed or "gateway" in spec else ()
+    if (spec.get("parallelism") or {}).get("nodes", 1) > 1:
+        kinds = (*kinds, Kind.LEADER_WORKER_SET)
+    for resource in (OWNED[kind] for kind in kinds):
         try:
             found = await api.get(resource, namespace, name)
         except NotFoundError:
