@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support import devices, gateway_crds
+from support import devices, others_crds
 from support.api import InferenceServices
 from support.cluster import expect_established, get, kubectl, namespace
 from support.operators import OperatorProcess
@@ -91,18 +91,18 @@ def device_node() -> Iterator[str]:
 @pytest.fixture
 def gateway_crds_gone(crd: Path) -> Iterator[tuple[Path, ...]]:
     """CRDs of HTTPRoute and InferencePool, neither installed; whatever the test installs is removed after it."""
-    gateway_crds.uninstall()
-    found = gateway_crds.published()
-    if any(gateway_crds.is_installed(path) for path in found):
+    others_crds.uninstall()
+    found = others_crds.of_gateways()
+    if any(others_crds.is_installed(path) for path in found):
         pytest.skip("this cluster has the Gateway API of somebody else")
     yield found
-    gateway_crds.uninstall()
+    others_crds.uninstall()
 
 
 @pytest.fixture
 def gateway_api(crd: Path) -> Iterator[None]:
     """HTTPRoutes and InferencePools are served."""
-    for path in gateway_crds.published():
-        gateway_crds.install(path)
+    for path in others_crds.of_gateways():
+        others_crds.install(path)
     yield
-    gateway_crds.uninstall()
+    others_crds.uninstall()

@@ -12,7 +12,7 @@ import yaml
 
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
-from support import gateway_crds
+from support import others_crds
 from support.cluster import apply, get, kubectl, patch
 from support.operators import RESOURCE, condition, expect_condition, idle_service, made, one, serve
 from support.tenants import tenant_namespace
@@ -53,7 +53,7 @@ def test_a_route_is_made_once_the_cluster_knows_such_goes_with_the_field_and_nev
         assert message.startswith("HTTPRoute: the cluster has no gateway.networking.k8s.io/v1")
         assert condition(place, "Ready")[0] == "True"
         for crd in gateway_crds_gone:
-            gateway_crds.install(crd)
+            others_crds.install(crd)
         expect_condition(place, "Routed", "False", "RoutePending")
         route = one("httproute", place)["spec"]
         assert route["hostnames"] == EXAMPLE["hostnames"]

@@ -16,7 +16,7 @@ _RELEASED = ("admission_policies", "broken_installations", "chart")
 #: Files whose tests change the CRD for a while, or look at it.
 _OF_THE_CRD = ("doctor", "manifests", "missing_objects", "upgrades")
 #: Files whose tests install CRDs of others, and remove them.
-_OF_OTHERS_CRDS = ("gateways", "random_walks")
+_OF_OTHERS_CRDS = ("gateways", "groups", "missing_groups", "random_walks")
 _SHARED = "the shared server"
 _TOGETHER = {
     **{f"tests/engine/test_{name}.py": _SHARED for name in _SERVED},

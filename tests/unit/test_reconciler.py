@@ -47,6 +47,7 @@ def test_a_service_gets_its_objects_and_serves() -> None:
     assert world.condition("Progressing") == ("True", "RolloutComplete")
     assert {resource.plural: len(world.api.find(resource)) for resource in OWNED.values()} == {
         "deployments": 1,
+        "leaderworkersets": 0,
         "services": 1,
         "poddisruptionbudgets": 1,
         "networkpolicies": 0,

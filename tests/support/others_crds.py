@@ -1,4 +1,4 @@
-"""The CRDs of HTTPRoute and InferencePool as they are published, which tests install and remove again."""
+"""CRDs of others as they are published, which tests install and remove again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from support.cluster import expect_established, get, kubectl
 _LABEL = "flyball.test/installed"
 
 
-def published() -> tuple[Path, ...]:
-    """Their files."""
+def of_gateways() -> tuple[Path, ...]:
+    """The files of HTTPRoute's and InferencePool's."""
     return Path(binary("httproutes.yaml")), Path(binary("inferencepools.yaml"))
+
+
+def of_groups() -> Path:
+    """The file of LeaderWorkerSet's."""
+    return Path(binary("leaderworkersets.yaml"))
 
 
 def install(crd: Path) -> None:
