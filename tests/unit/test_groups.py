@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,9 +70,18 @@ def test_a_pod_that_only_says_so_is_none_of_them(world: MemoryCluster) -> None:
     assert not members_of_groups(Owner("ns", "chat", uid), [impostor], [], groups(world))
 
 
-def test_a_group_is_ready_when_all_its_pods_are(world: MemoryCluster) -> None:
-    world.apply(over_nodes())
+def fail(world: MemoryCluster) -> None:
     world.api.put(PODS, {**world.api.one(PODS, "chat-1-1"), "status": PULL_FAILED})
+
+
+def lose(world: MemoryCluster) -> None:
+    world.api.remove(PODS, "chat-1-1")
+
+
+@pytest.mark.parametrize("missing", [fail, lose])
+def test_a_group_is_ready_when_all_its_pods_are(world: MemoryCluster, missing: Callable[[MemoryCluster], None]) -> None:
+    world.apply(over_nodes())
+    missing(world)
     world.look()
     assert world.condition("Ready") == ("False", "ReplicasNotReady")
     assert world.message("Ready").startswith("1 of 2 replicas are ready")

@@ -22,7 +22,7 @@ def as_deployment(found: Object, pods: Sequence[Object]) -> Object:
     ready = [group for group in groups if _is_ready(group, size)]
     counts = {
         "replicas": len(groups),
-        "updatedReplicas": sum(_is_of(group, wanted, size) for group in groups),
+        "updatedReplicas": sum(all(template_of(pod) == wanted for pod in group) for group in groups),
         "readyReplicas": len(ready),
         "availableReplicas": len(ready),
     }
@@ -61,8 +61,3 @@ def _groups(pods: Sequence[Object]) -> list[list[Object]]:
 def _is_ready(group: Sequence[Object], size: int) -> bool:
     """Whether all pods of the group are there and Ready."""
     return len(group) == size and all(has(pod, "Ready") for pod in group)
-
-
-def _is_of(group: Sequence[Object], template: str, size: int) -> bool:
-    """Whether all pods of the group are there, and of this template."""
-    return len(group) == size and all(template_of(pod) == template for pod in group)
