@@ -244,7 +244,7 @@ OUTAGES: Final[Sequence[Outage]] = (
         what="a RoleBinding is deleted",
         namespace=REVOKED,
         operators=f"{SECOND}-system",
-        fires={"FlyballNamespaceNotWatched": REVOKED},
+        fires={"FlyballNamespaceNotWatched": f"{REVOKED} is not watched: no right is granted"},
         begin=_revoke,
         mend=_mend_second,
     ),
