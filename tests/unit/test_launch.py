@@ -109,6 +109,12 @@ def test_a_pod_of_several_nodes_runs_its_share_of_the_ranks(tmp_path: Path) -> N
     )
 
 
+def test_a_pod_with_one_rank_is_told_its_number_alone(tmp_path: Path) -> None:
+    place = environment(tmp_path) | {"LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "chat-0.chat-0.team"}
+    ended = launch("--check", "--ranks=1", '--owned=["--data-parallel-size=2"]', "--", variables=place)
+    assert "--data-parallel-size=2 --data-parallel-rank=1 --data-parallel-address=" in ended.out
+
+
 def test_without_a_leader_worker_set_a_pod_of_several_nodes_is_refused(tmp_path: Path) -> None:
     ended = launch("--check", "--ranks=1", "--owned=[]", "--", variables=environment(tmp_path))
     assert ended.code == EXIT_REFUSED
@@ -119,6 +125,6 @@ def test_a_vllm_that_knows_no_several_nodes_is_not_started_for_them(tmp_path: Pa
     vllm_that_tells(tmp_path)
     place = environment(tmp_path, python_path=[tmp_path, SOURCE])
     place |= {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "chat-0.chat-0.team"}
-    ended = launch("--check", "--ranks=1", '--owned=["--port=8000"]', "--", variables=place)
+    ended = launch("--check", "--ranks=2", '--owned=["--port=8000"]', "--", variables=place)
     assert ended.code == EXIT_REFUSED
     assert "this vLLM has no --data-parallel-hybrid-lb, which engines over several nodes need" in ended.log

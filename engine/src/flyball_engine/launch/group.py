@@ -48,15 +48,18 @@ def member(variables: Mapping[str, str]) -> Member:
 
 
 def arguments(found: Member, *, ranks: int, address: str) -> list[str]:
-    """VLLM's arguments for the pod's ranks, of which each pod has so many. `address`: the leader's, as a number."""
-    return [
+    """What vLLM is told of the pod's ranks, of which each pod has so many. `address`: the leader's, as a number.
+
+    Each pod balances over its own ranks alone; the Service does so over the pods. With one rank there is nothing to
+    balance. That vLLM refuses for models without experts, in clear words only where it is asked for so.
+    """
+    several = [
         f"--data-parallel-size-local={ranks}",
         f"--data-parallel-start-rank={found.index * ranks}",
-        # Each pod balances over its own ranks alone; the Service does so over the pods.
         "--data-parallel-hybrid-lb",
-        f"--data-parallel-address={address}",
-        f"--data-parallel-rpc-port={GROUP_PORT}",
     ]
+    of_pod = [f"--data-parallel-rank={found.index}"] if ranks == 1 else several
+    return [*of_pod, f"--data-parallel-address={address}", f"--data-parallel-rpc-port={GROUP_PORT}"]
 
 
 def leader_address(found: Member, say: Callable[[str], None]) -> str:
