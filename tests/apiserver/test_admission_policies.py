@@ -15,8 +15,10 @@ import pytest
 from flyball_lab.harness.manifests import good
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
+from flyball_operator.api.objects import Kind
 from flyball_operator.kube.resources import DEPLOYMENTS, JOBS, SERVICES, VOLUME_CLAIMS
-from support import helm
+from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS
+from support import helm, others_crds
 from support.cluster import KubectlError, Object, apply, kubectl, namespace
 from support.helm import CHART
 from support.memory_cluster import MemoryCluster, service
@@ -227,6 +229,36 @@ def test_the_operator_may_run_unprivileged_pods_alone(installed: str, owned: dic
         for change, says in WRONG_PODS:
             wrong = changed(owned[kind], change)
             expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
+
+
+@pytest.fixture
+def groups() -> Iterator[None]:
+    """The cluster has LeaderWorkerSets, by their CRD alone."""
+    others_crds.install(others_crds.of_groups())
+    yield
+    others_crds.uninstall()
+
+
+@pytest.mark.usefixtures("groups")
+def test_groups_of_pods_are_as_unprivileged_as_others(installed: str, owned: dict[str, Object]) -> None:
+    account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
+    template = owned["Deployment"]["spec"]["template"]
+    body: Object = {
+        "apiVersion": API_VERSIONS[Kind.LEADER_WORKER_SET],
+        "kind": Kind.LEADER_WORKER_SET.value,
+        "metadata": owned["Deployment"]["metadata"],
+        "spec": {"leaderWorkerTemplate": {"size": 2, "workerTemplate": template}},
+    }
+
+    def privileged(found: Object) -> None:
+        found["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["hostNetwork"] = True
+
+    def led(found: Object) -> None:
+        found["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = template
+
+    expect(lambda: create(body, installed, account), "created")
+    for change, says in ((privileged, "hostNetwork, hostPID or hostIPC"), (led, "one template for all their pods")):
+        expect(lambda change=change: create(changed(body, change), installed, account), says)  # type: ignore[misc]
 
 
 @pytest.fixture

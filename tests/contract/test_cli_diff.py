@@ -304,6 +304,17 @@ def test_in_other_modes_the_law_chooses_but_engines_are_not_told(typed: Any, api
     assert found["not_live"].startswith("mode Recommend")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"spec.model.uri": "hf://another/model"}, {"spec.engine.image": "another:1"}, {"spec.parallelism": {"data": 2}}],
+)
+def test_of_another_engine_nothing_is_predicted(typed: Any, api: StoredApi, change: dict[str, Any]) -> None:
+    learnt(api)
+    found = typed(edited(MANIFEST, change), "-o", "json", code=1)["prediction"]
+    assert found["unknown"].endswith("so the step-time model is learnt anew")
+    assert not found["limits"]
+
+
 def test_without_a_model_or_a_load_it_says_why_nothing_is_predicted(typed: Any, api: StoredApi) -> None:
     manifest = edited(MANIFEST, {"spec.objectives.0.threshold": "400ms"})
     assert "prediction: none, because status has no step-time model" in typed(manifest, code=1).out

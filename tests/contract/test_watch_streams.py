@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
+from kubernetes.aio import client
 
 from flyball_lab.harness.manifests import Object, good
+from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.tuners import until
 from flyball_operator.api.service_key import Key
 from flyball_operator.app.informer import Informer
-from flyball_operator.app.kopf_glue import Watch, WatchHandlers
+from flyball_operator.app.kopf_glue import Sessions, Watch, WatchHandlers
 from flyball_operator.kube.api import Unfenced, connected
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.configuration import kubeconfig
@@ -70,6 +75,29 @@ async def test_an_error_in_a_watch_is_no_fault_of_the_process(api: StoredApi, tm
             await watch.run(WatchHandlers(Cache(), queue))
 
 
+async def test_an_answer_that_only_claims_to_be_json_is_one_that_kopf_knows_to_try_again() -> None:
+    async def oops(_: web.Request) -> web.Response:
+        return web.Response(status=503, text="oops", content_type="application/json")
+
+    port, application = free_port(), web.Application()
+    application.router.add_get("/apis", oops)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    configuration = client.Configuration()
+    configuration.host = f"http://127.0.0.1:{port}"
+    sessions = Sessions(configuration, aiohttp.TraceConfig())
+    try:
+        session = (await sessions.connect()).aiohttp_session
+        async with session.get(f"{configuration.host}/apis") as answer:
+            with pytest.raises(json.JSONDecodeError):
+                await answer.json()
+            assert await answer.text() == "oops"
+    finally:
+        await sessions.close()
+        await runner.cleanup()
+
+
 async def test_a_watch_goes_by_the_proxy_that_the_environment_names(
     api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,12 +116,12 @@ async def test_a_namespace_whose_watch_says_error_is_listed_anew(api: StoredApi,
     with served(api, tmp_path) as path, pytest.MonkeyPatch.context() as patched:
         patched.setenv("KUBECONFIG", str(path))
         configuration, _ = await kubeconfig(None)
-        async with connected(configuration, "flyball-test", Unfenced(), instance="test") as client:
+        async with connected(configuration, "flyball-test", Unfenced(), instance="test") as api_client:
             clock, cache = asyncio.get_running_loop().time, Cache()
             watch = Watch(NAMESPACE, configuration=configuration, instance="test", clock=clock, listen=lambda: None)
             queue: KeyQueue[Key] = KeyQueue(clock=clock, jitter=lambda: 0.5)
             shared = Shared(cache=cache, queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5)
-            informer = Informer(client, NAMESPACE, shared=shared, watch=watch, gate=asyncio.Semaphore(1))
+            informer = Informer(api_client, NAMESPACE, shared=shared, watch=watch, gate=asyncio.Semaphore(1))
             running = asyncio.create_task(informer.run(resync_seconds=3600.0))
             await until("the first is known", lambda: known(cache) == {"first"})
             # Its own first list is over, so the second can only be known by another one.

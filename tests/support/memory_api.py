@@ -17,6 +17,7 @@ from flyball_operator.api import names
 from flyball_operator.kube.errors import (
     AlreadyExistsError,
     ConflictError,
+    ForbiddenError,
     InvalidObjectError,
     NotFoundError,
     UnknownKindError,
@@ -140,6 +141,8 @@ class MemoryApi:
         self.policies: list[tuple[Resource, Callable[[Object], None]]] = []
         #: Kinds that the server does not have.
         self.unknown: set[Resource] = set()
+        #: Kinds that the operator may not list.
+        self.unlisted: set[Resource] = set()
         self.dry_runs: Counter[str] = Counter()
         """Dry runs of applies, by plural and name."""
 
@@ -212,6 +215,8 @@ class MemoryApi:
         """A list by labels, and of events by fields. Its items do not say their kind."""
         assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
         self.reads["list", resource.plural] += 1
+        if resource in self.unlisted:
+            raise ForbiddenError(f"{resource.plural} is forbidden: cannot list resource in the namespace {namespace}")
         found = [
             part({field: value for field, value in item.items() if field not in ("apiVersion", "kind")})
             for key, item in self.shown().items()

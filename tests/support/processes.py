@@ -12,11 +12,11 @@ _SERVED = ("asked_strategies", "classes", "gate", "lifecycle", "outcomes", "para
 #: The one test of its file that uses it, too.
 _SERVED_TEST = "tests/engine/test_sizing.py::test_a_server_reports_the_capacity_that_was_sized"
 #: Files whose tests use one name on the cluster, or one installation.
-_RELEASED = ("admission_policies", "broken_installations", "chart")
+_RELEASED = ("broken_installations", "chart")
 #: Files whose tests change the CRD for a while, or look at it.
 _OF_THE_CRD = ("doctor", "manifests", "missing_objects", "upgrades")
 #: Files whose tests install CRDs of others, and remove them.
-_OF_OTHERS_CRDS = ("gateways", "groups", "missing_groups", "random_walks")
+_OF_OTHERS_CRDS = ("admission_policies", "gateways", "groups", "missing_groups", "random_walks")
 _SHARED = "the shared server"
 _TOGETHER = {
     **{f"tests/engine/test_{name}.py": _SHARED for name in _SERVED},

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flyball_operator.api.membership import Owner, members_of_groups
-from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, LEADER_WORKER_SETS, NETWORK_POLICIES, PODS
+from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus
+from flyball_operator.kube.resources import (
+    DEPLOYMENTS,
+    INFERENCE_SERVICES,
+    LEADER_WORKER_SETS,
+    NETWORK_POLICIES,
+    PODS,
+    STATEFUL_SETS,
+)
+from flyball_operator.reconcile.plan.groups import as_deployment
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from flyball_operator.reconcile.plan.snapshot import Config
+from flyball_operator.tuning import scaling_codec
+from flyball_operator.tuning.reasons import ConditionState, Reason
+from flyball_operator.tuning.replicas import Replicas
+from flyball_operator.tuning.report.capacity_report import CapacityReport
+from flyball_operator.tuning.spec import tuning_spec
+from flyball_operator.tuning.state import start
 from support.memory_api import Object
 from support.memory_cluster import CONFIG, PULL_FAILED, MemoryCluster, service
 from support.reconcile_scenarios import edit
@@ -98,6 +114,69 @@ def test_a_template_that_fails_is_rolled_back_for_all_pods(world: MemoryCluster)
     assert image(world) == "engine:1"
     world.change(edit("spec.engine.image", "engine:2"))
     assert (image(world), world.condition("Ready")) == ("engine:2", ("True", "Serving"))
+
+
+def starting(world: MemoryCluster) -> Object:
+    """The status of pods that have a node since now."""
+    since = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": since}
+    engine = {"name": "engine", "ready": False, "state": {"running": {"startedAt": since}}}
+    return {"startTime": since, "conditions": [placed, ready], "containerStatuses": [engine]}
+
+
+def test_a_template_whose_groups_are_made_anew_again_and_again_is_rolled_back(world: MemoryCluster) -> None:
+    """An engine that ends takes its group with it, so that no pod is ever as old as a start may take."""
+    world.apply(over_nodes(spec__engine__image="engine:1"))
+    world.held = starting(world)
+    world.change(edit("spec.engine.image", "engine:2"))
+    for _ in range(60):
+        world.held = starting(world)
+        world.wait(60)
+        if image(world) == "engine:1":
+            break
+    assert world.condition("Progressing") == ("False", "RolledBack")
+    assert image(world) == "engine:1"
+
+
+def test_advice_counts_groups(world: MemoryCluster) -> None:
+    world.apply(over_nodes())
+    service = InferenceService.model_validate(world.api.one(INFERENCE_SERVICES, "chat"))
+    spec, report = tuning_spec(service.spec), CapacityReport(service, lambda: 0.0)
+    state = replace(start(spec), desired=Replicas(replicas=5))
+    verdict = ConditionState("False", Reason.OVERLOADED, "")
+    assert report.replicas(state, verdict, nodes=spec.nodes) == 3
+    status = InferenceServiceStatus(desired_replicas=3)
+    assert scaling_codec.resumed(status, spec, 0.0) == Replicas(replicas=6)
+
+
+def test_pods_of_groups_are_known_again_when_a_namespace_comes_back(world: MemoryCluster) -> None:
+    world.apply(over_nodes())
+    found = world.api.one(INFERENCE_SERVICES, "chat")
+    pods = world.api.find(PODS)
+    world.cache.replace_services([found], 1, namespace="ns")
+    world.cache.replace_pods(pods, 1, namespace="ns")
+    world.cache.forget("ns")
+    assert not world.cache.pods_of(found["metadata"]["uid"])
+    world.cache.replace_services([found], 2, namespace="ns")
+    world.cache.replace_pods(pods, 2, namespace="ns")
+    assert len(world.cache.pods_of(found["metadata"]["uid"])) == len(pods)
+
+
+def test_where_what_lies_between_may_not_be_listed_the_service_says_so(world: MemoryCluster) -> None:
+    world.apply(over_nodes())
+    world.api.unlisted.add(STATEFUL_SETS)
+    world.look()
+    status, reason = world.condition("Accepted")
+    assert (status, reason) == ("False", "LeaderWorkerSetMissing")
+    assert "statefulsets" in world.message("Accepted")
+
+
+def test_a_set_without_the_defaults_of_its_webhook_is_read(world: MemoryCluster) -> None:
+    world.apply(over_nodes())
+    bare = groups(world)
+    del bare["spec"]["rolloutStrategy"]
+    assert as_deployment(bare, [])["spec"]["strategy"] == {"rollingUpdate": {"maxSurge": None, "maxUnavailable": None}}
 
 
 def test_without_the_kind_the_service_says_what_to_install_and_goes_on_when_it_is_there(world: MemoryCluster) -> None:

@@ -203,7 +203,7 @@ def test_autoscalers_read_both_figures_while_they_are_known() -> None:
     registry, spec, known = CollectorRegistry(), tuning(TTFT, TPOT), None
     metrics = TunerMetrics(registry)
     for number in range(6):
-        metrics.capacity("team", "chat", known)
+        metrics.capacity("team", "chat", known, nodes=1)
         assert "chat" not in generate_latest(registry).decode()
         known = weighed(
             known,
@@ -215,11 +215,14 @@ def test_autoscalers_read_both_figures_while_they_are_known() -> None:
             now=TUNABLES.window_seconds * min(number, 3),
         )
     settled = weighed(known, Carried(rate=5.0), arrivals=14.0, cores=2, pods=2, spec=spec, now=60.0)
-    metrics.capacity("team", "chat", settled)
+    metrics.capacity("team", "chat", settled, nodes=1)
     page = generate_latest(registry).decode()
     assert 'flyball_operator_capacity_requests_per_second{namespace="team",service="chat"} 10.0' in page
     assert 'flyball_operator_desired_replicas{namespace="team",service="chat"} 3.0' in page
+    metrics.capacity("team", "chat", settled, nodes=2)
+    of_groups = generate_latest(registry).decode()
+    assert 'flyball_operator_desired_replicas{namespace="team",service="chat"} 2.0' in of_groups, "of two pods each"
     metrics.forget("team", "chat")
     assert "chat" not in generate_latest(registry).decode()
-    metrics.capacity("team", "chat", settled)
+    metrics.capacity("team", "chat", settled, nodes=1)
     assert "chat" in generate_latest(registry).decode(), "one that comes back is shown, be its figures the same"

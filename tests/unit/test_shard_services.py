@@ -98,12 +98,31 @@ def test_an_event_names_the_service_by_its_uid_and_one_of_an_earlier_service_by_
     assert len(set(looks.keys)) == 1
 
 
+def known() -> Cache:
+    """What a replica knows that has watched for a while."""
+    made = Cache()
+    for shard in UIDS:
+        made.observe_service(service(shard), deleted=False)
+    return made
+
+
 @in_virtual_time
 async def test_a_list_for_a_new_leader_of_a_shard_has_no_other_looked_at() -> None:
     looks = Looks()
-    shared = Shared(cache=Cache(), queue=looks, metrics=Metrics(), clock=now, jitter=lambda: 0.5)
+    shared = Shared(cache=known(), queue=looks, metrics=Metrics(), clock=now, jitter=lambda: 0.5)
     await Resyncer(cast("KubeApi", Server()), "team", shared).resync_services(SECOND.has)
     assert [key.uid for key in looks.keys] == [UIDS[SECOND]]
+
+
+@in_virtual_time
+async def test_a_service_of_another_shard_that_has_changed_is_looked_at_too() -> None:
+    looks, server = Looks(), Server()
+    server.services[0]["metadata"] |= {"resourceVersion": "2", "generation": 2}
+    shared = Shared(cache=known(), queue=looks, metrics=Metrics(), clock=now, jitter=lambda: 0.5)
+    await Resyncer(cast("KubeApi", server), "team", shared).resync_services(SECOND.has)
+    assert sorted(key.uid for key in looks.keys) == sorted(UIDS.values()), "its watch tells of nothing new"
+    WatchHandlers(shared.cache, looks).service(event("MODIFIED", server.services[0]))
+    assert len(looks.keys) == len(UIDS)
 
 
 @pytest.mark.parametrize(

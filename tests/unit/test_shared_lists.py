@@ -17,7 +17,7 @@ from support.memory_api import chosen
 LABEL = "team.example/service"
 #: Of several objects at once: all events but those that tell of no trouble.
 TELLING = (
-    "reason!=Scheduled,reason!=Pulled,reason!=Created,reason!=Started,reason!=Killing,reason!=SuccessfulCreate,"
+    "reason!=Scheduled,reason!=Created,reason!=Started,reason!=Killing,reason!=SuccessfulCreate,"
     "reason!=ScalingReplicaSet"
 )
 

@@ -383,6 +383,13 @@ def test_a_model_that_is_not_trusted_yet() -> None:
     assert found["next"].startswith("Next: Send traffic of different sizes")
 
 
+def test_a_model_that_is_trusted_before_the_law_has_chosen() -> None:
+    message = "the model is trusted, and the first decision is to come"
+    found = said({"Tuned": ("False", Reason.LEARNING, message)}, tuning={"bindingObjective": ""})
+    assert message in found["limits"]
+    assert "no objective asks for less" not in found["limits"]
+
+
 def test_limits_that_follow_an_overload_before_the_model_is_trusted_are_no_start_values() -> None:
     found = said(tuning={"model": {"steps": 1200}, "setpoint": LIMITS | {"stepBudget": "27.6ms"}})
     assert found["limits"] == (

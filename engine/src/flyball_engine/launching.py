@@ -33,7 +33,9 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "enable_ssl_refresh": "spec.engine.tls",
 }
 
-_ONE_POD: Final = "each pod is an engine of its own, and would wait for other nodes for ever"
+_ONE_POD: Final = (
+    "without spec.parallelism.nodes, which tells each pod its part, it would wait for other nodes for ever"
+)
 #: vLLM arguments with which a pod never becomes Ready, by vLLM's own name, and why. Refused like those that are owned.
 IMPOSSIBLE_ARGUMENTS: Final[Mapping[str, str]] = {
     "headless": "it starts no API server, so that no probe is answered",

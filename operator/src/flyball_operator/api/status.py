@@ -353,9 +353,9 @@ class InferenceServiceStatus(ReportedModel):
     epoch: Number = 0
     """Leadership that wrote this; the API server refuses a smaller one."""
     replicas: Number = 0
-    """Pods there are."""
+    """Pods there are, or groups of pods where `parallelism.nodes` is above 1."""
     ready_replicas: Number = 0
-    """Pods that serve."""
+    """Of these, those that serve."""
     selector: Annotated[str, Field(max_length=1024)] = ""
     """Label selector of the pods, for the scale subresource."""
     url: Annotated[str, Field(max_length=512)] = ""

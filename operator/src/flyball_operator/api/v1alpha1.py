@@ -211,8 +211,8 @@ class InferenceService(Model):
             ".spec.workload",
         ),
         Rule(
-            "(self.spec.parallelism.nodes > 1) == (oldSelf.spec.parallelism.nodes > 1)",
-            "may not change between 1 and more: other objects make the pods then. Make a service of another name",
+            "self.spec.parallelism.nodes == oldSelf.spec.parallelism.nodes",
+            "may not change: a template that is kept is for as many nodes. Make a service of another name",
             ".spec.parallelism.nodes",
         ),
     )

@@ -42,8 +42,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "whether the mean request keeps each objective, by the model and load that status tells. The API server judges "
         "the manifest by a dry run: of kubectl apply where the service was applied so, else of a server-side apply. "
         "Nothing is stored. It needs get and patch of inferenceservices.serving.flyball.dev, create for a new one, and "
-        "get of deployments. Exit codes as kubectl diff: 0 nothing changes, 1 something changes, 2 an error, such as a "
-        "manifest that is refused.",
+        "get of deployments, or of leaderworkersets where nodes is above 1. Exit codes as kubectl diff: 0 nothing "
+        "changes, 1 something changes, 2 an error, such as a manifest that is refused.",
     )
     parser.add_argument(
         "-f", "--file", required=True, metavar="FILE", help="of one InferenceService; -: standard input"

@@ -13,11 +13,16 @@ from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, Workl
 from flyball_operator.cli.manifest_changes import Pods
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.insight import remembered
+from flyball_operator.tuning.model_sharing import kind_of
 from flyball_operator.tuning.outlook import NAMES, Attainment, attainment, figures
 from flyball_operator.tuning.spec import TuningSpec, tuning_spec
 
 #: Of the figures of a choice, those that are limits.
 _LIMITS: Final = 4
+_NO_LOAD: Final = "status tells of no load yet: requests and an objective are needed"
+_OTHER_ENGINE: Final = (
+    "model, image, arguments, accelerator or parallelism change, so the step-time model is learnt anew"
+)
 _CAPACITY: Final = NAMES.index("Capacity of one core")
 
 
@@ -56,11 +61,11 @@ def predicted(before: InferenceService | None, after: InferenceService, pods: Po
         return Predicted(unknown="the service is new: there is no step-time model yet")
     if after.spec.workload is not None:
         return Predicted(unknown="what engines of others were started with, status does not say")
+    if kind_of(before) != kind_of(after):
+        return Predicted(unknown=_OTHER_ENGINE)
     known, spec = remembered(before), tuning_spec(after.spec, after.metadata.annotations)
-    if known.fit is None:
-        return Predicted(unknown=_untrusted(before))
-    if known.workload is None:
-        return Predicted(unknown="status tells of no load yet: requests and an objective are needed")
+    if known.fit is None or known.workload is None:
+        return Predicted(unknown=_untrusted(before) if known.fit is None else _NO_LOAD)
     scaled = pods.replicas_before and pods.replicas_after
     share = pods.replicas_before / pods.replicas_after if scaled else 1.0
     now, then = known.under(known.spec), known.under(spec, share=share)

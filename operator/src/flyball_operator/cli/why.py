@@ -38,8 +38,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="why a service is as it is, in one paragraph, and what to do next",
         description="Says why a service has its limits, why requests wait or are refused, why pods were replaced or "
         "not, what was decided last, and what to do next. It needs get of inferenceservices.serving.flyball.dev; "
-        "with get of deployments and leases and list of pods and events in the namespace it says more. Exit code 1: "
-        "there is no such service.",
+        "with get of deployments (leaderworkersets where nodes is above 1) and leases and list of pods and events in "
+        "the namespace it says more. Exit code 1: there is no such service.",
     )
     parser.add_argument("name", metavar="NAME", help="of the InferenceService")
     add_options(parser, namespace_help="its namespace: that of the kubeconfig's context")

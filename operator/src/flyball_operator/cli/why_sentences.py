@@ -179,6 +179,8 @@ def _because(found: Found, spec: InferenceServiceSpec) -> str:
         said = f", start values: {untrusted}"
         if tuning.setpoint.step_budget is not None:
             said = f": {untrusted}, so limits stay, but {OVERLOAD_EXCEPTION}"
+    elif (tuned := found.says(ConditionType.TUNED, "False")) is not None and tuned.reason == Reason.LEARNING:
+        said = f", {tuned.message}"
     else:
         said = _bound_by(found, spec)
     return said

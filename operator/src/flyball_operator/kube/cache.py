@@ -155,7 +155,6 @@ class Cache:
 
     def _grouped(self) -> dict[Owner, list[KnownPod]]:
         grouped: dict[Owner, list[KnownPod]] = {}
-        self._groups = {owner: pods for owner, pods in self._groups.items() if self.services.get(owner.uid) is not None}
         noted = {pod: owner for owner, pods in self._groups.items() for pod in pods}
         for pod in self.pods:
             owner = (
@@ -179,6 +178,7 @@ class Cache:
         desire = None if deleted else read_service(found, before)
         if desire is None:
             self.services.drop(uid)
+            self._groups = {owner: pods for owner, pods in self._groups.items() if owner.uid != uid}
         else:
             self.services.put(desire.meta.uid, desire.meta.namespace, version_of(found), desire)
         if _workload(before) != _workload(desire):
@@ -222,7 +222,14 @@ class Cache:
         known = [
             (item.meta.uid, item.meta.namespace, own, item) for own, item in _read(self.services, found, read_service)
         ]
-        return len(self.services.replace(namespace, known, version))
+        missed = len(self.services.replace(namespace, known, version))
+        # A namespace that is not watched for a while may come back as it was.
+        gone = {owner for owner in self._groups if namespace in (None, owner.namespace) and not self._knows(owner)}
+        self._groups = {owner: pods for owner, pods in self._groups.items() if owner not in gone}
+        return missed
+
+    def _knows(self, owner: Owner) -> bool:
+        return self.services.get(owner.uid) is not None
 
     def replace_deployments(self, listed: Iterable[Object], version: int, *, namespace: str | None = None) -> None:
         """Take a list of all Deployments of services of a namespace, None for all."""

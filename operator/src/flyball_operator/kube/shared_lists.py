@@ -23,11 +23,12 @@ from flyball_operator.kube.resources import EVENTS, Resource
 MOST_VALUES: Final = 50
 
 #: The field of an event that names what it is about. A selector has one value of a field, so of several objects all
-#: events are asked for, but those that a rollout makes by the thousand and that give no reason for a wait.
+#: events are asked for, but those that a rollout makes by the thousand and that give no reason for a wait. `Pulled`
+#: stays, as it says that the wait for volumes is over.
 _ABOUT: Final = "involvedObject.uid"
 _TELLING: Final = ",".join(
     f"reason!={reason}"
-    for reason in ("Scheduled", "Pulled", "Created", "Started", "Killing", "SuccessfulCreate", "ScalingReplicaSet")
+    for reason in ("Scheduled", "Created", "Started", "Killing", "SuccessfulCreate", "ScalingReplicaSet")
 )
 _OF_NOBODY: Final[Object] = {}
 

@@ -97,7 +97,7 @@ class SnapshotReader:
             return Observed(raw, others)
         own_uid = desire.meta.uid
         over_nodes = desire.service is not None and desire.service.spec.parallelism.nodes > 1
-        objects, revisions, between, pods, slices, (jobs, job_pods) = await asyncio.gather(
+        objects, revisions, (between, refused), pods, slices, (jobs, job_pods) = await asyncio.gather(
             self._objects(key, desire),
             self._lists.of(REVISIONS, key.namespace, names.LABEL_SERVICE_UID, own_uid),
             self._between(key, own_uid, over_nodes=over_nodes),
@@ -110,8 +110,10 @@ class SnapshotReader:
         own = Owner(key.namespace, key.name, own_uid)
         groups, no_groups = await self._groups(key) if over_nodes else ({}, {})
         if over_nodes:
+            no_groups |= {Kind.LEADER_WORKER_SET: refused} if refused else {}
             mine = members_of_groups(own, pods, between, groups.get(Kind.LEADER_WORKER_SET))
-            self._note_members(own, frozenset(map(uid, mine)))
+            if not no_groups:
+                self._note_members(own, frozenset(map(uid, mine)))
         else:
             mine = members(own, pods, between, objects.get(Kind.DEPLOYMENT))
         snapshot = Snapshot(
@@ -146,22 +148,22 @@ class SnapshotReader:
         read = zip(reads, await asyncio.gather(*reads.values()), strict=True)
         return {kind: _typed(found, kind) for kind, found in read if found is not None}
 
-    async def _between(self, key: Key, own_uid: str, *, over_nodes: bool) -> Sequence[Object]:
-        """What lies between the pods and what makes them. StatefulSets of other services are among these.
+    async def _between(self, key: Key, own_uid: str, *, over_nodes: bool) -> tuple[Sequence[Object], str]:
+        """What lies between the pods and what makes them, and the API server's words where that may not be listed.
 
-        Where they may not be listed, the LeaderWorkerSet tells.
+        StatefulSets of other services are among these.
         """
         if not over_nodes:
-            return await self._lists.of(REPLICA_SETS, key.namespace, names.LABEL_SERVICE_UID, own_uid)
+            return await self._lists.of(REPLICA_SETS, key.namespace, names.LABEL_SERVICE_UID, own_uid), ""
         try:
             found, _ = await self._api.list(
                 STATEFUL_SETS, key.namespace, selector=f"{names.LABEL_GROUPS}={key.name}", metadata_only=True
             )
         except UnauthorizedError:
             raise
-        except ForbiddenError:
-            return ()
-        return found
+        except ForbiddenError as error:
+            return (), str(error)
+        return found, ""
 
     async def _groups(self, key: Key) -> tuple[dict[Kind, Object], dict[Kind, str]]:
         """The LeaderWorkerSet, or why there can be none: the cluster may lack the kind, and we the right."""

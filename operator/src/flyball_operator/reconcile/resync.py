@@ -129,10 +129,15 @@ class Resyncer:
             self._last = self._shared.clock()
 
     async def resync_services(self, concerns: Callable[[str], bool]) -> None:
-        """List the services alone, and have those of UIDs that `concerns` has looked at. Raises `ClusterError`."""
+        """List the services alone, and have those of UIDs that `concerns` has looked at. Raises `ClusterError`.
+
+        Of others those that have changed, too: a watch that tells of them later tells of nothing new.
+        """
         async with self._sweeping:
+            before = {uid: entry.version for uid, entry in self._shared.cache.services.entries()}
             await self._list_services()
-            self._look_at(self._shared.queue.add, concerns)
+            changed = {uid for uid, one in self._shared.cache.services.entries() if before.get(uid) != one.version}
+            self._look_at(self._shared.queue.add, lambda uid: concerns(uid) or uid in changed)
 
     async def _list_services(self) -> int:
         """List the services. Returns how many were missed before."""

@@ -5,6 +5,7 @@ The tuners of all shards of a process share them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter as Count
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -142,11 +143,12 @@ class TunerMetrics:
         """Whether tuning is paused."""
         self._show(self._paused, namespace, service, paused)
 
-    def capacity(self, namespace: str, service: str, balance: Balance | None) -> None:
-        """What the pods carry, and how many of them the load needs."""
+    def capacity(self, namespace: str, service: str, balance: Balance | None, *, nodes: int) -> None:
+        """What the pods carry, and how many replicas of `nodes` pods the load needs."""
         known = balance if balance is not None and balance.settled else None
         self._show(self._capacity, namespace, service, known.replicas * known.rate if known is not None else None)
-        self._show(self._replicas, namespace, service, known.advised if known is not None else None)
+        needed = math.ceil(known.advised / nodes) if known is not None else None
+        self._show(self._replicas, namespace, service, needed)
 
     def pushed(self, namespace: str, service: str, *, seconds: float, longest_step: float) -> None:
         """A pod acknowledged a setpoint."""

@@ -9,20 +9,21 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.status_codec import step_model_of
 
 #: Model, image and arguments of the engine, resource of the accelerator or claims, and the parallelism: devices that
-#: share a layer, stages, engine cores of a pod.
-Kind = tuple[str, str, tuple[str, ...], str, int, int, int]
+#: share a layer, stages, engine cores of a replica, nodes.
+Kind = tuple[str, str, tuple[str, ...], str, int, int, int, int]
 
 
 def kind_of(service: InferenceService) -> Kind:
     """What the time of a step depends on, as far as a spec says. Devices of one resource may differ all the same."""
     spec = service.spec
-    tensor, pipeline, data = spec.parallelism.tensor, spec.parallelism.pipeline, spec.parallelism.data
+    parallel = spec.parallelism
+    spans = parallel.tensor, parallel.pipeline, parallel.data, parallel.nodes
     if spec.workload is not None:
         # What they run on, and with which arguments, nobody says.
-        return service.metadata.uid, "", (), "", tensor, pipeline, data
+        return service.metadata.uid, "", (), "", *spans
     accelerator = spec.accelerator.resource_name if spec.accelerator is not None else ""
     accelerator += "".join(_claims_of(service))
-    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, tensor, pipeline, data
+    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, *spans
 
 
 def _claims_of(service: InferenceService) -> Iterator[str]:

@@ -16,7 +16,7 @@ def resumed(status: InferenceServiceStatus, spec: TuningSpec, now: float) -> Rep
     """The number that an earlier leader left; None where status has none. What is malformed begins anew."""
     bounds, found = spec.scaling, status.present_scaling
     if bounds is None:
-        return None if status.desired_replicas is None else Replicas(replicas=status.desired_replicas)
+        return None if status.desired_replicas is None else Replicas(replicas=status.desired_replicas * spec.nodes)
     if found is None:
         return taken_over(status)
     try:

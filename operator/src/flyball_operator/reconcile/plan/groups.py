@@ -29,7 +29,8 @@ def as_deployment(found: Object, pods: Sequence[Object]) -> Object:
     # What a Deployment's controller says, and nobody else here: a group that is made anew later undoes no rollout.
     replaced = annotation(found, names.ANNOTATION_GOOD) == wanted
     reason = "NewReplicaSetAvailable" if replaced else "ReplicaSetUpdated"
-    steps = found["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]
+    # Its webhook fills these in, and may have been away.
+    steps = (found["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
     return {
         **{field: found[field] for field in ("apiVersion", "kind", "metadata")},
         "spec": {

@@ -17,7 +17,7 @@ from flyball_operator.reconcile.plan import causes, in_place, progress, renewal,
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
-from flyball_operator.reconcile.plan.pod import progress_seconds
+from flyball_operator.reconcile.plan.pod import drain_seconds, progress_seconds
 from flyball_operator.reconcile.plan.pods import condition
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.revision_analysis import JudgedRevision
@@ -87,14 +87,17 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
     so_far = revision_analysis.noted(service, snapshot, deployment, so_far, last_good)
     left = in_place.seconds_left(service, snapshot, current, kept)
-    # A LeaderWorkerSet's controller gives nothing up.
+    # A LeaderWorkerSet's controller gives nothing up. It makes a group anew with each container that ends, so the time
+    # since the template was asked for decides, and in that the earlier group ends first.
     timed = service.spec.parallelism.nodes > 1
+    judges = timed or revision_analysis.judged(service, so_far, last_good)
     attempt = _Attempt.of(
         snapshot,
         deployment,
         spec_hash,
         advice=causes.IN_PLACE if left is None else in_place.ADVICE,
-        startup=progress_seconds(service) if timed or revision_analysis.judged(service, so_far, last_good) else None,
+        startup=progress_seconds(service) + (drain_seconds(service) if timed else 0) if judges else None,
+        timed=timed,
     )
     judged = _judge(so_far, attempt, now=timestamp(snapshot.now), has_good=last_good is not None)
     back = last_good if judged.failed is not None else None
@@ -151,8 +154,8 @@ class _Attempt:
     """What became of the template asked for in the Deployment that has it.
 
     `deployment`: None while it does not have it. `cause`: why its pods are not all Ready. `proven`: one of them is.
-    `started`: when the first of them had a node. `startup`: seconds that its first pods have to be Ready while it is
-    judged; None where it is not.
+    `started`: when the first of them had a node, None where that does not count. `startup`: seconds that its first
+    pods have to be Ready while it is judged; None where it is not.
     """
 
     deployment: Object | None
@@ -164,13 +167,20 @@ class _Attempt:
 
     @classmethod
     def of(
-        cls, snapshot: Snapshot, deployment: Object | None, spec_hash: str, *, advice: str, startup: int | None
+        cls,
+        snapshot: Snapshot,
+        deployment: Object | None,
+        spec_hash: str,
+        *,
+        advice: str,
+        startup: int | None,
+        timed: bool,
     ) -> _Attempt:
         return cls(
             deployment=deployment if deployment is not None and progress.runs(deployment, spec_hash) else None,
             cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events, now=snapshot.now, advice=advice),
             proven=causes.runs(snapshot.pods, spec_hash),
-            started=moment(causes.started(snapshot.pods, spec_hash)),
+            started=None if timed else moment(causes.started(snapshot.pods, spec_hash)),
             now=snapshot.now,
             startup=startup,
         )

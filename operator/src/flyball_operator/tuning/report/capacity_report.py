@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -61,13 +62,14 @@ class CapacityReport:
         """The load against what the engines carry, None where that is of another time."""
         return None if self._stale else state.balance
 
-    def replicas(self, state: TuningState, verdict: ConditionState) -> int | None:
+    def replicas(self, state: TuningState, verdict: ConditionState, *, nodes: int) -> int | None:
         """The replicas that are advised; None where that is of another time, or where nothing is known.
 
-        `verdict`: what is reported of capacity beside it. While it cannot be observed the advice stands.
+        `nodes`: pods of a replica. `verdict`: what is reported of capacity beside it. While it cannot be observed the
+        advice stands.
         """
         unknown = self._stale or verdict.reason in _UNKNOWN
-        return None if unknown or state.desired is None else state.desired.replicas
+        return None if unknown or state.desired is None else math.ceil(state.desired.replicas / nodes)
 
 
 def _reported(service: InferenceService) -> tuple[str, ConditionState | None]:

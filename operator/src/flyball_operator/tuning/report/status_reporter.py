@@ -99,7 +99,7 @@ class StatusReporter:
         self._capacity.note(context.state)
         if (load := weighed_load(context.state, observation)) is not None:
             self._workload = status_codec.workload_status(self._workload, load)
-        metrics.capacity(*labels, self._capacity.balance(context.state))
+        metrics.capacity(*labels, self._capacity.balance(context.state), nodes=context.spec.nodes)
         if (rescaled := self._scaling.note(context.state, context.spec, begun=not context.takes_over)) is not None:
             self._events.pending.append(("Normal", RESCALED, rescaled))
         self.liveness.decided(decision, context.state, observation, self._engine_pods)
@@ -204,7 +204,9 @@ class StatusReporter:
             tuning=self._tuning(),
             objectives=rows,
             objectives_met=met,
-            desired_replicas=self._capacity.replicas(context.state, states[ConditionType.CAPACITY_SUFFICIENT]),
+            desired_replicas=self._capacity.replicas(
+                context.state, states[ConditionType.CAPACITY_SUFFICIENT], nodes=context.spec.nodes
+            ),
             conditions=found,
             scaling=self._scaling.status(context.state, context.spec),
             analysis=self._analysis.status(context.service),
