@@ -43,8 +43,8 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--ssl-certfile", "/c.pem"): "argument --ssl-certfile is set by spec.engine.tls",
     ("--no-enable-ssl-refresh",): "means --enable-ssl-refresh, which is set by spec.engine.tls",
     ("--ssl-cert-reqs=2",): "the kubelet's probes have no certificate: ask clients for theirs before the pod",
-    ("--nnodes=2",): "each pod is an engine of its own, and would wait for other nodes for ever",
-    ("--data-parallel-size=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: each pod",
+    ("--nnodes=2",): "which tells each pod its part, it would wait for other nodes for ever",
+    ("--data-parallel-size=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: without",
     ("--data-parallel-size-l=1",): "argument --data-parallel-size-l=1 means --data-parallel-size-local, which cannot",
     ("--data-parallel-external-lb",): "would wait for other nodes for ever",
 }
