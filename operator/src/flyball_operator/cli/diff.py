@@ -38,9 +38,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "diff",
         help="what an edited manifest would change: fields, pods, limits, objectives",
         description="Says what applying a manifest would change of a service: which fields, whether its pods are "
-        "replaced, what becomes of its limits, and what is predicted: the limits that the law would choose, and "
-        "whether the mean request keeps each objective, by the model and load that status tells. The API server judges "
-        "the manifest by a dry run: of kubectl apply where the service was applied so, else of a server-side apply. "
+        "replaced, and what becomes of its limits. By the model and load in status it predicts two things: the limits "
+        "that the law would choose, and whether the mean request keeps each objective. The API server judges the "
+        "manifest by a dry run: of kubectl apply where the service was applied so, else of a server-side apply. "
         "Nothing is stored. It needs get and patch of inferenceservices.serving.flyball.dev, create for a new one, and "
         "get of deployments, or of leaderworkersets where nodes is above 1. Exit codes as kubectl diff: 0 nothing "
         "changes, 1 something changes, 2 an error, such as a manifest that is refused.",

@@ -43,8 +43,8 @@ class History:
     and `adopted_why` an `AdoptedWhy`, or a later operator's. `refused` names the template that it would have taken by
     itself had the API server let it, and `refused_words` are the server's. It is not tried again. `promoted`: why the
     one asked for, which ran on a share of the pods, may have them all; empty where it may not, or was not judged.
-    `served`: when one of those pods was first seen Ready; empty before. Of groups of pods and of
-    a template that is judged on some pods; of others it is not kept.
+    `served`: when a pod of the one asked for was first seen Ready; empty before. It is kept for groups of pods, and for
+    a template that is judged on some pods.
     """
 
     asked: str = ""

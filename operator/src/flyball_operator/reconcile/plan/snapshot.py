@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Final
 
 from flyball_engine.model_cache import Progress
@@ -136,7 +137,7 @@ class Snapshot:
         found = self.objects.get(kind)
         return found if found is not None and controlled_by(found, self.desire.meta.uid) else None
 
-    @property
+    @cached_property
     def pods_owner(self) -> Object | None:
         """The service's own object that makes its pods: a Deployment, or a LeaderWorkerSet in the shape of one."""
         groups = self.own(Kind.LEADER_WORKER_SET)
