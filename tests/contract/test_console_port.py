@@ -31,7 +31,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     found = good(metadata__namespace="team", metadata__uid="uid-1")
     found["spec"]["engine"]["env"] = [{"name": "HF_TOKEN", "value": "a-secret-value"}]
     found["metadata"]["annotations"] = {"note": "a-secret-value"}
-    async with serving(Fleet([read_desire(found)])) as address, httpx.AsyncClient(base_url=address) as made:
+    async with serving(Fleet([read_desire(found)])) as address, httpx.AsyncClient(base_url=address, timeout=60) as made:
         yield made
 
 
@@ -98,7 +98,7 @@ async def test_a_wrong_query_is_refused_by_name(client: httpx.AsyncClient, path:
 async def test_of_recorded_tuning_the_law_answers_and_refuses_by_name() -> None:
     fleet = await asyncio.to_thread(Fleet.recorded, "load-h100-chat")
     page = "services/team-a/load-h100-chat/what-if"
-    async with serving(fleet) as address, httpx.AsyncClient(base_url=address) as client:
+    async with serving(fleet) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
         answered = await client.get(page, params={"per-token": "60"})
         assert answered.status_code == 200
         assert "<td>921</td><td>2090</td>" in answered.text
@@ -116,7 +116,7 @@ async def test_on_loopback_a_page_of_others_whose_name_leads_here_is_told_nothin
 
 
 async def test_where_all_addresses_are_served_the_guard_is_by_the_one_that_was_reached() -> None:
-    async with serving(Fleet(), "0.0.0.0") as address, httpx.AsyncClient(base_url=address) as client:
+    async with serving(Fleet(), "0.0.0.0") as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
         assert (await client.get("", headers={"Host": "localhost:8081"})).status_code == 200
         assert (await client.get("", headers={"Host": "rebound.example"})).status_code == 403
 
@@ -148,7 +148,7 @@ async def test_a_page_that_cannot_be_made_says_so_with_headers_and_is_logged_onc
         def services(self) -> Iterable[Desire]:
             raise RuntimeError("a-secret-value")
 
-    async with serving(Broken()) as address, httpx.AsyncClient(base_url=address) as client:
+    async with serving(Broken()) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
         answer = await client.get("")
     assert answer.status_code == 500
     assert "<h1>500 Internal Server Error</h1>" in answer.text
@@ -187,7 +187,7 @@ async def test_an_operator_serves_it_where_it_has_a_port_and_of_what_its_informe
     cache.observe_service(
         good(metadata__namespace="team", metadata__uid="uid-1", metadata__resourceVersion="1"), deleted=False
     )
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         async with console(Settings(console_port=port), cache, Shards(1)):
             assert "1 service, 0 Ready" in (await client.get("/")).text
             assert "Only the replica that tunes this service" in (await client.get("/services/team/chat")).text

@@ -70,7 +70,7 @@ def test_who_needs_no_steps_is_told_all_but_these(port: Port) -> None:
     core.hooks.touch()
     whole = port.client.read()
     url = f"http://{port.address[0]}:{port.address[1]}{SETPOINT_PATH}"
-    light = ReadBack.model_validate_json(httpx.get(url, headers={NO_STEPS_HEADER: "yes"}, trust_env=False).content)
+    light = ReadBack.model_validate_json(httpx.get(url, headers={NO_STEPS_HEADER: "yes"}, timeout=60, trust_env=False).content)
     assert whole.cores[0].steps
     assert light == whole.without_steps()
 
@@ -289,9 +289,9 @@ def test_batch_metrics_are_told_by_core(port: Port) -> None:
 
 def test_health_is_that_of_the_engine(port: Port) -> None:
     url = f"http://{port.address[0]}:{port.address[1]}{HEALTH_PATH}"
-    assert httpx.get(url, trust_env=False).status_code == 200
+    assert httpx.get(url, timeout=60, trust_env=False).status_code == 200
     port.engine.alive = False
-    assert httpx.get(url, trust_env=False).status_code == 503
+    assert httpx.get(url, timeout=60, trust_env=False).status_code == 503
 
 
 @pytest.mark.parametrize(
@@ -299,11 +299,11 @@ def test_health_is_that_of_the_engine(port: Port) -> None:
 )
 def test_other_methods_are_not_allowed(port: Port, method: str, path: str) -> None:
     url = f"http://{port.address[0]}:{port.address[1]}{path}"
-    assert httpx.request(method, url, trust_env=False).status_code == 405
+    assert httpx.request(method, url, timeout=60, trust_env=False).status_code == 405
 
 
 def test_reads_need_no_token_and_each_connection_is_for_one_request(port: Port) -> None:
-    response = httpx.get(f"http://{port.address[0]}:{port.address[1]}{SETPOINT_PATH}", trust_env=False)
+    response = httpx.get(f"http://{port.address[0]}:{port.address[1]}{SETPOINT_PATH}", timeout=60, trust_env=False)
     assert response.status_code == 200
     assert response.headers["connection"] == "close"
 

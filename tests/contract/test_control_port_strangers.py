@@ -126,7 +126,7 @@ def test_silent_clients_hold_the_port_for_moments_only(tmp_path: Path, monkeypat
 
         def served() -> bool:
             # On a busy machine we, too, may be taken for silent.
-            health = httpx.get(f"http://{port.address[0]}:{port.address[1]}{HEALTH_PATH}", trust_env=False)
+            health = httpx.get(f"http://{port.address[0]}:{port.address[1]}{HEALTH_PATH}", timeout=60, trust_env=False)
             return health.status_code == 200
 
         eventually(served, expecting="it serves beside them")

@@ -90,7 +90,7 @@ class Rig:
             self._slow_down(1)
 
     def _slow_down(self, factor: float) -> None:
-        answer = httpx.put(f"{self.url}/simulator/slow-down", json={"factor": factor}, trust_env=False)
+        answer = httpx.put(f"{self.url}/simulator/slow-down", json={"factor": factor}, timeout=60, trust_env=False)
         assert answer.status_code < 300, answer.text
 
     def report(self) -> Report:
@@ -117,7 +117,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Cont
 
     def up() -> bool:
         assert process.poll() is None
-        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        return httpx.get(f"{url}/health", timeout=60, trust_env=False).status_code == 200
 
     client = ControlClient(control_url, signer)
     try:

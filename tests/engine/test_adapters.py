@@ -194,7 +194,7 @@ def test_requests_and_their_tokens_are_counted_by_adapter(adapted: Adapted) -> N
     tokens = 'flyball_adapter_generated_tokens_total{adapter="counted"}'
 
     def counts() -> dict[str, float]:
-        lines = httpx.get(f"{adapted.served.server.control_url}/metrics", trust_env=False).text.splitlines()
+        lines = httpx.get(f"{adapted.served.server.control_url}/metrics", timeout=60, trust_env=False).text.splitlines()
         return {
             name: float(value)
             for name, _, value in (line.rpartition(" ") for line in lines)

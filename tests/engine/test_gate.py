@@ -297,7 +297,7 @@ def test_requests_in_time_are_answered(gated: Gated, route: str) -> None:
 
 
 def test_the_routes_that_the_gate_is_not_asked_about_are_named(gated: Gated) -> None:
-    served = httpx.get(f"{gated.served.server.url}/openapi.json", trust_env=False).json()["paths"]
+    served = httpx.get(f"{gated.served.server.url}/openapi.json", timeout=120, trust_env=False).json()["paths"]
     said = gated.served.control.read()
     assert said.unsupported.get(ShedKnob.ROUTES) == unasked(served)
     assert said.ungated is None, "on all others it refuses"
@@ -309,7 +309,7 @@ def test_what_generates_nothing_is_never_refused(gated: Gated, route: str) -> No
     gated.sheds_after(1e-3)
     answer = gated.post(path, body)
     assert answer.status_code == 200, answer.text
-    assert httpx.get(f"{gated.served.server.url}/health", trust_env=False).status_code == 200
+    assert httpx.get(f"{gated.served.server.url}/health", timeout=120, trust_env=False).status_code == 200
 
 
 def test_what_is_wrong_is_answered_as_vllm_does_and_never_taken_for_overload(gated: Gated) -> None:

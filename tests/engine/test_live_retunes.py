@@ -413,7 +413,7 @@ def test_what_is_refused_changes_nothing(engine: Governed) -> None:
 
 def test_the_two_ports_keep_their_metrics_apart(engine: Governed) -> None:
     ours = engine.control.metrics()
-    theirs = httpx.get(f"{engine.server.url}/metrics", trust_env=False).text
+    theirs = httpx.get(f"{engine.server.url}/metrics", timeout=60, trust_env=False).text
     assert f'flyball_ceiling{{engine="0",knob="max_num_seqs"}} {float(SLOTS)}' in ours
     assert "vllm:" not in ours
     assert "vllm:num_requests_running" in theirs
