@@ -70,7 +70,9 @@ def test_who_needs_no_steps_is_told_all_but_these(port: Port) -> None:
     core.hooks.touch()
     whole = port.client.read()
     url = f"http://{port.address[0]}:{port.address[1]}{SETPOINT_PATH}"
-    light = ReadBack.model_validate_json(httpx.get(url, headers={NO_STEPS_HEADER: "yes"}, timeout=60, trust_env=False).content)
+    light = ReadBack.model_validate_json(
+        httpx.get(url, headers={NO_STEPS_HEADER: "yes"}, timeout=60, trust_env=False).content
+    )
     assert whole.cores[0].steps
     assert light == whole.without_steps()
 

@@ -189,7 +189,9 @@ async def served(
     with bound() as sock:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", timeout=60, trust_env=False
+        ) as client:
             yield client
         server.should_exit = True
         await serving

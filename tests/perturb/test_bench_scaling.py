@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
 import pytest
 
 from flyball_engine.contract import Limits
 from flyball_lab.benches.law.plays import FixedSetpoint, LoadCase
+from flyball_lab.benches.options import Options
 from flyball_lab.benches.scaling import compare
 from flyball_lab.benches.scaling.compare import ATTAINED, CONSTANT, DAY, FLYBALL, HOURS, PRESET, RULES
-from flyball_lab.benches.scaling.load import NIGHT, PEAK
-from flyball_lab.benches.scaling.replica_fleet import ReplicaFleet
-from flyball_lab.benches.scaling.rules import Constant, Stabilised
+from flyball_lab.benches.scaling.load import NIGHT, PEAK, Trace
+from flyball_lab.benches.scaling.replica_fleet import ReplicaFleet, requests_of
+from flyball_lab.benches.scaling.rules import Constant, Flyball, Stabilised
+from flyball_lab.benches.scaling.trace import refusal
+from flyball_lab.simulator.lengths import around
 from flyball_lab.simulator.requests import Fate, Request
+from flyball_lab.simulator.workload import ArrivalPhase, workload
 
 
 def fleet(first: int = 1) -> ReplicaFleet:
@@ -44,6 +52,15 @@ def test_a_replica_that_is_removed_finishes_what_it_has_and_gets_no_more() -> No
     assert len(found.replicas) == 1
 
 
+def test_the_newest_replicas_are_removed_first() -> None:
+    found = fleet(2)
+    found.run(1.0)
+    found.scale(3)
+    first, second, third = found.replicas
+    found.scale(1)
+    assert [one.removed_at for one in (first, second, third)] == [None, 1.0, 1.0]
+
+
 def test_the_day_is_the_same_for_a_seed_and_quiet_at_night() -> None:
     one, again, other = (DAY.requests(seed) for seed in (1, 1, 2))
     assert [request.arrival for request in one] == [request.arrival for request in again]
@@ -64,6 +81,46 @@ def test_each_rule_plays_the_begin_of_a_day(name: str) -> None:
     run = compare.play(RULES[name](1.0), seconds=300.0)
     assert 0.9 < run.attained <= 1.0
     assert 300.0 / 3600.0 <= run.hours <= 12 * 300.0 / 3600.0
+
+
+def test_a_fleet_that_begins_too_small_has_no_queue_left_in_the_end() -> None:
+    """Four times what the first replica carries. Replicas for the arrivals alone would leave the queue as it is."""
+    waiting: list[int] = []
+
+    class Watched(Flyball):
+        def replicas(self, fleet: ReplicaFleet, recent: Sequence[Request]) -> int:
+            waiting.append(requests_of(fleet.ready)[1])
+            return super().replicas(fleet, recent)
+
+    arrivals = ArrivalPhase(seconds=900.0, rate=6.0, shape=around(1000, 200), variation=1.5)
+    compare.play(Watched(compare.tuning(1.0)), day=Trace(workload([arrivals], Random(1))))
+    print(waiting)
+    assert max(waiting) > 200
+    assert waiting[-1] < 10
+
+
+def test_a_trace_is_played_as_it_was_recorded_for_each_rule(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    lines = [f"2023-11-16 18:15:{second:02d}.0000000,{100 + second},20" for second in range(60)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
+    trace = Trace.read(path)
+    assert trace.seconds == 59.0
+    first, again = trace.requests(1), trace.requests(2)
+    assert [(one.arrival, one.prompt, one.output) for one in first] == [
+        (float(second), 100 + second, 20) for second in range(60)
+    ]
+    compare.play(Constant(1), day=trace)
+    assert all(one.fate is not Fate.FINISHED for one in (*first, *again)), "a run has requests of its own"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(None, "--trace FILE"), ("", "no column TIMESTAMP"), ("TIMESTAMP\n", "no column ContextTokens")]
+)
+def test_a_trace_that_cannot_be_played_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+    path = tmp_path / "trace.csv"
+    if text is not None:
+        path.write_text(text)
+    assert why in (refusal(Options(trace=None if text is None else path), ["trace"]) or "")
 
 
 def test_a_constant_is_charged_for_all_its_replicas() -> None:

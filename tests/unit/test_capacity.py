@@ -62,6 +62,13 @@ def test_memory_bounds_what_is_carried() -> None:
     assert short < roomy
 
 
+def test_memory_holds_as_many_requests_as_were_seen_to_fit_and_long_answers_run_for_longer() -> None:
+    """Of answers of 10 and of 190 tokens, half each, nearly all that run at some time are of the long ones."""
+    mean = workload(prompt=100.0, output=100.0, kv_tokens=15_000.0)
+    assert mean.fits == 100.0, "while nothing was seen"
+    assert replace(mean, context=100.0 + (10**2 + 190**2) / (2 * 200)).fits == pytest.approx(78.7, abs=0.1)
+
+
 def test_a_token_objective_alone_is_carried_as_far_as_the_batch_that_keeps_it() -> None:
     here = inputs(TPOT)
     found = carried(here)
@@ -144,13 +151,15 @@ def then(
     now: float | None = None,
     rate: float = 5.0,
     pods: int = 2,
+    waiting: float = 0.0,
     unseen: int = 0,
     spec: TuningSpec = SPEC,
 ) -> Balance:
     """One window later."""
     found = Carried(rate=rate, binding="tpot") if rate else Carried(rate=0.0, reachable=(("ttft", 0.3214),))
     at = now if now is not None else (before.at if before is not None else 0.0) + TUNABLES.window_seconds
-    return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=spec, now=at, unseen=unseen)
+    service = {"cores": pods, "pods": pods, "waiting": waiting, "unseen": unseen}
+    return weighed(before, found, arrivals=arrivals, spec=spec, now=at, **service)
 
 
 def windows(before: Balance, count: float, arrivals: float, *, rate: float = 5.0, pods: int = 2) -> Balance:
@@ -214,6 +223,14 @@ def test_bursts_add_pods_and_room_beyond_them_is_for_the_mean() -> None:
         found = then(found, 13.0 if number % 2 else 9.0, pods=5, spec=scaled)
     assert found.advised == 3
     assert then(found, 14.0, pods=3, spec=scaled).advised == 4
+
+
+def test_where_the_operator_scales_a_queue_is_served_by_pods_besides_those_that_the_arrivals_need() -> None:
+    scaled, enough = replace(SPEC, scaling=Bounds(most=8)), balance(*[8.0] * 5, pods=2)
+    assert then(enough, 8.0, spec=scaled).advised == 2
+    queue = 5.0 * TUNABLES.drain_seconds
+    assert then(enough, 8.0, waiting=queue, spec=scaled).advised == 3
+    assert then(enough, 8.0, waiting=queue).advised == 2, "what is advised is for the arrivals"
 
 
 def test_the_advice_does_not_flap_with_a_load_at_the_edge() -> None:

@@ -47,10 +47,10 @@ class Balance:
     """The load of a service against what its engines carry, over the last minutes; bounded.
 
     `rate`: requests per second that one replica carries, and `arrivals` of the service, refused ones too; both are
-    smoothed. `latest`: the arrivals of the last window alone. `shown_rate` and `shown_arrivals`: rate and arrivals for
-    people, moved only when they are no longer right. `failing_since`: from when on even an idle engine could not keep
-    the objectives. `desired`: replicas, with what was needed in the stabilisation windows. `unseen`: Ready pods that
-    are not scraped, whose load is in none of this.
+    smoothed. `latest`: the arrivals of the last window alone, and those that wait, to be served within `drain_seconds`.
+    `shown_rate` and `shown_arrivals`: rate and arrivals for people, moved only when they are no longer right.
+    `failing_since`: from when on even an idle engine could not keep the objectives. `desired`: replicas, with what was
+    needed in the stabilisation windows. `unseen`: Ready pods that are not scraped, whose load is in none of this.
     """
 
     asked: tuple[object, ...]
@@ -162,9 +162,10 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     spec: TuningSpec,
     now: float,
     desired: Replicas | None = None,
+    waiting: float = 0.0,
     unseen: int = 0,
 ) -> Balance:
-    """The balance with what was found of one core; `arrivals`, `cores` and `pods` are those of the whole service.
+    """The balance with what was found of one core; all other figures are those of the whole service.
 
     Where cores are loaded unevenly, `cores` are as many as would carry evenly what they do until the fullest is full.
     `desired`: what was decided last.
@@ -186,7 +187,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
             desired=desired or Replicas(replicas=replicas + unseen),
         )
     share = -math.expm1(-(now - before.at) / TUNABLES.memory_seconds)
-    latest = arrivals
+    latest = arrivals + waiting / TUNABLES.drain_seconds
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
     # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
     failing_since = min(now, before.failing_since) if found.reachable else math.inf
@@ -236,8 +237,8 @@ def _decided(balance: Balance, spec: TuningSpec) -> Balance:
         known = desired if balance.rate > 0.0 else desired.forgotten()
         return replace(balance, desired=known.moved(bounds.clip(known.replicas), balance.at))
     growth = TUNABLES.most_growth * (balance.replicas + balance.unseen)
-    # Where the operator scales a burst counts as it comes, and its pods stay for the down window. Room beyond them is
-    # for the mean alone: the most of some twenty windows is far above it by chance.
+    # Where the operator scales a burst counts as it comes, with the queue that it leaves, and its pods stay for the
+    # down window. Room beyond them is for the mean alone: the most of some twenty windows is far above it by chance.
     coming = balance.arrivals if spec.scaling is None else balance.latest
     believed = max(growth, desired.replicas) + 1.0
     load, lasting = (

@@ -59,8 +59,13 @@ class Workload:
 
     @property
     def fits(self) -> float:
-        """Requests of mean length whose KV cache fits; infinite where its size is not known."""
-        return self.kv_tokens / (self.prompt + self.output / 2) if self.kv_tokens > 0.0 else math.inf
+        """Running requests whose KV cache fits; infinite where its size is not known.
+
+        A long answer runs for longer, so what runs at some time is longer than the mean request. What decodes were seen
+        to read says how long; half of a mean answer is too little.
+        """
+        held = self.context or self.prompt + self.output / 2
+        return self.kv_tokens / held if self.kv_tokens > 0.0 else math.inf
 
     @property
     def large(self) -> float:

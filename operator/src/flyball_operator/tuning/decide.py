@@ -110,6 +110,7 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
         before,
         found,
         arrivals=load.arrivals + load.refused,
+        waiting=load.waiting,
         cores=signals.cores / state.workload.fullest,
         pods=signals.cores if signals.pods is None else signals.pods,
         unseen=signals.unseen,

@@ -45,7 +45,7 @@ SIMULATED: Final[dict[str, dict[str, str]]] = {
     },
     "tick": {"tick": "tick.cost"},
     "reconcile": {"reconcile": "reconcile.cost"},
-    "scaling": {"scaling": "scaling.compare"},
+    "scaling": {"scaling": "scaling.compare", "trace": "scaling.trace"},
     "live": {},
 }
 REAL: Final[dict[str, dict[str, str]]] = {
@@ -76,7 +76,7 @@ BARE: Final[dict[str, dict[str, str]]] = {
     "live": {},
 }
 #: What a benchmark is told besides its parts, refuses before any run, and leaves as a report.
-COMMANDS: Final = {"law": "law.command", "live": "live.command"}
+COMMANDS: Final = {"law": "law.command", "live": "live.command", "scaling": "scaling.trace"}
 #: Options that mean something to some benchmarks alone.
 MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
     "seeds": ("law",),
@@ -84,7 +84,7 @@ MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
     "ablate": ("law",),
     "quick": ("law", "live"),
     "out": ("law", "live"),
-    "trace": ("law",),
+    "trace": ("law", "scaling"),
     "rate": ("law",),
     "minutes": ("law",),
     "preset": ("law",),
@@ -164,8 +164,8 @@ def _note(said: dict[str, Any]) -> str | None:
 
 
 def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
-    """Of the law a trace and the ablation are parts of their own: if asked for, that alone, else all others."""
-    if asked.name != "law":
+    """A trace and the law's ablation are parts of their own: if asked for, that alone, else all others."""
+    if "trace" not in parts:
         return parts
     if asked.ablate and asked.trace is None:
         return ["ablate"]
@@ -212,7 +212,8 @@ def _parser() -> argparse.ArgumentParser:
         "and orders of prompts under setpoints that never move; "
         "tick: what a tick of the operator's tuner costs over a real Prometheus, 3 minutes for each number of "
         "services; reconcile: what the operator costs on the local cluster, where kwok plays the nodes, an hour for "
-        "1000 services; scaling: rules for the number of replicas on a fleet of simulated engines, 2 minutes; "
+        "1000 services; scaling: rules for the number of replicas on a fleet of simulated engines, 3 minutes, "
+        "with --trace 7; "
         "live: the operator's tuner on real vLLM on the CPU against vLLM's defaults and other limits that "
         "never move, under a load that shifts, in some 50 minutes",
     )
@@ -242,7 +243,9 @@ def _parser() -> argparse.ArgumentParser:
         help="law: what each of these constants of the law buys, or all of them: switched off, halved, half as much "
         "again",
     )
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="law: a recorded load, with the columns of Azure's")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="law, scaling: a recorded load, with the columns of Azure's"
+    )
     parser.add_argument(
         "--rate", type=_positive, help="law: play the trace so many times as fast; without it, 80 %% of what is carried"
     )

@@ -1,4 +1,4 @@
-"""What `hack/bench law`, `tick` and `reconcile` are told. Needs nothing that a Python with vLLM alone lacks."""
+"""What benchmarks are told. Needs nothing that a Python with vLLM alone lacks."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from flyball_engine.contract import Limits, Metric
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.plays import FixedSetpoint, LoadCase, keeps
-from flyball_lab.benches.scaling.load import Day
+from flyball_lab.benches.options import Options
+from flyball_lab.benches.scaling.load import Arrivals, Day
 from flyball_lab.benches.scaling.replica_fleet import CHOICES, ReplicaFleet
 from flyball_lab.benches.scaling.rules import (
     PERIOD,
@@ -24,7 +25,7 @@ from flyball_lab.benches.scaling.rules import (
     SloPressure,
     bounds,
 )
-from flyball_lab.pages.figures import Column, table
+from flyball_lab.pages.figures import Column, FigureTable, table
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Request
 from flyball_operator.api.v1alpha1 import Mode
@@ -92,14 +93,15 @@ class Run:
 def play(
     rule: ScalingRule,
     *,
-    day: Day = DAY,
+    day: Arrivals = DAY,
     seed: int = SEED,
     seconds: float = math.inf,
     choices: int = CHOICES,
+    begin: int = FIRST,
 ) -> Run:
     """A day under a rule, and on until all is answered; what comes after `seconds` is left out.
 
-    Replicas start the faster, the faster the day passes. `choices`: of the router.
+    Replicas start the faster, the faster the day passes. `choices`: of the router. `begin`: with so many replicas.
     """
     seconds = min(seconds, day.seconds)
     requests = [one for one in day.requests(seed) if one.arrival < seconds]
@@ -107,7 +109,7 @@ def play(
     fixed = FixedSetpoint(budget=STEP_SHARE * TPOT, deadline=TTFT).setpoint(case)
     limits = Limits(max_num_active_seqs=PRESET.sizes.max_num_seqs)
     setpoint = fixed.model_copy(update={"shed": None, "limits": limits})
-    first = rule.number if isinstance(rule, Constant) else FIRST
+    first = rule.number if isinstance(rule, Constant) else begin
     preset = replace(PRESET, start_seconds=PRESET.start_seconds / day.speed)
     fleet = ReplicaFleet(preset, setpoint, first=first, seed=seed, choices=choices)
     most, changes, done, oldest = first, 0, 0, 0
@@ -132,12 +134,17 @@ def _attained(requests: list[Request]) -> float:
     return sum(keeps(one, ttft=TTFT, tpot=TPOT) for one in requests) / len(requests)
 
 
-def measure() -> dict[str, dict[str, float]]:
+def measure(options: Options) -> dict[str, dict[str, float]]:  # noqa: ARG001 - the day is always the same
     """Figures by rule. Ctrl-C keeps those that are measured."""
+    return compared(DAY)
+
+
+def compared(day: Arrivals, *, begin: int = FIRST) -> dict[str, dict[str, float]]:
+    """The same of any load, begun with so many replicas."""
     figures: dict[str, dict[str, float]] = {}
     for name, rule in RULES.items():
         try:
-            figures[name] = play(rule(DAY.speed)).figures()
+            figures[name] = play(rule(day.speed), day=day, begin=begin).figures()
         except KeyboardInterrupt:
             raise InterruptedPart(figures) from None
         print(f"  {name}: {figures[name]}", file=sys.stderr, flush=True)
@@ -146,6 +153,11 @@ def measure() -> dict[str, dict[str, float]]:
 
 def tables(figures: Figures) -> Tables:
     """A row for each rule, and what is asked."""
+    return {"": rows(figures), "asked": table(("asked", "got"), list(asked(figures).items()))}
+
+
+def rows(figures: Figures) -> FigureTable:
+    """A row for each rule."""
     columns = (
         "rule",
         Column(title="requests that keep both objectives, %", decimals=2),
@@ -153,11 +165,12 @@ def tables(figures: Figures) -> Tables:
         Column(title=LARGEST, digits=2),
         Column(title="changes of the number", digits=3),
     )
-    rows = [(name, 100 * one[ATTAINED], one[HOURS], one[LARGEST], one[CHANGES]) for name, one in figures.items()]
-    return {"": table(columns, rows), "asked": table(("asked", "got"), list(_asked(figures).items()))}
+    made = [(name, 100 * one[ATTAINED], one[HOURS], one[LARGEST], one[CHANGES]) for name, one in figures.items()]
+    return table(columns, made)
 
 
-def _asked(figures: Figures) -> dict[str, str]:
+def asked(figures: Figures) -> dict[str, str]:
+    """What is asked of Flyball's rule, and what it got."""
     attained, share = ASKED
     mine = figures[FLYBALL]
     # What no number of replicas up to the most attains is not asked for.

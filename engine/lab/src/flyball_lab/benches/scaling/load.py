@@ -1,4 +1,4 @@
-"""A day of arrivals, made from a seed: quiet at night, a peak by day, and swarms as in Azure's conversation trace.
+"""What arrives: a day made from a seed, quiet at night, with a peak and with swarms as Azure's trace has; or a trace.
 
 The day is shorter than a real one, so that runs are short. Its slopes are steeper by as much, for all rules alike. On a
 cluster, where time is real, it passes faster still.
@@ -7,13 +7,16 @@ cluster, where time is real, it passes faster still.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from flyball_lab.simulator.lengths import around
 from flyball_lab.simulator.requests import Request
-from flyball_lab.simulator.workload import ArrivalPhase, workload
+from flyball_lab.simulator.workload import ArrivalPhase, read_trace, workload
 
 #: Seconds of the day, and of one stretch of it with one rate.
 DAY_SECONDS: Final = 5400.0
@@ -27,6 +30,23 @@ VARIATION: Final = 1.5
 #: Tokens of prompts and answers in the mean.
 PROMPT: Final = 600
 ANSWER: Final = 120
+
+
+class Arrivals(Protocol):
+    """A load of so many `seconds`.
+
+    A decode reads `context` tokens in the mean. Replicas start `speed` times as fast.
+    """
+
+    @property
+    def speed(self) -> float: ...  # noqa: D102
+    @property
+    def seconds(self) -> float: ...  # noqa: D102
+    @property
+    def context(self) -> int: ...  # noqa: D102
+
+    def requests(self, seed: int) -> list[Request]:
+        """In order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,3 +88,30 @@ class Day:
             for at in stretches
         ]
         return workload(phases, random)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Recorded arrivals, as fast as they were."""
+
+    recorded: Sequence[Request]
+    speed: float = 1.0
+
+    @classmethod
+    def read(cls, path: Path) -> Trace:
+        """Raises TraceError."""
+        return cls(read_trace(path))
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.recorded[-1].arrival
+
+    @property
+    def context(self) -> int:
+        """Tokens that a decode reads in the mean."""
+        return round(statistics.fmean(one.prompt + one.output / 2 for one in self.recorded))
+
+    def requests(self, seed: int) -> list[Request]:  # noqa: ARG002 - the same for each
+        """In order."""
+        return [replace(one) for one in self.recorded]

@@ -83,10 +83,8 @@ class ReplicaFleet:
         """Kubernetes removes those first that do not serve yet, then the newest."""
         for _ in range(replicas - self.wanted):
             self._make(ready_at=self.now + self._preset.start_seconds)
-        standing = sorted(
-            (one for one in self.replicas if one.removed_at is None), key=lambda one: one.ready_at, reverse=True
-        )
-        for one in standing[: max(0, self.wanted - replicas)]:
+        standing = sorted((one for one in self.replicas if one.removed_at is None), key=lambda one: one.ready_at)
+        for one in standing[replicas:]:
             one.removed_at = self.now
 
     def _make(self, *, ready_at: float) -> None:
