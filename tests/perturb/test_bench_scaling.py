@@ -94,7 +94,6 @@ def test_a_fleet_that_begins_too_small_has_no_queue_left_in_the_end() -> None:
 
     arrivals = ArrivalPhase(seconds=900.0, rate=6.0, shape=around(1000, 200), variation=1.5)
     compare.play(Watched(compare.tuning(1.0)), day=Trace(workload([arrivals], Random(1))))
-    print(waiting)
     assert max(waiting) > 200
     assert waiting[-1] < 10
 

@@ -158,8 +158,8 @@ def then(
     """One window later."""
     found = Carried(rate=rate, binding="tpot") if rate else Carried(rate=0.0, reachable=(("ttft", 0.3214),))
     at = now if now is not None else (before.at if before is not None else 0.0) + TUNABLES.window_seconds
-    service = {"cores": pods, "pods": pods, "waiting": waiting, "unseen": unseen}
-    return weighed(before, found, arrivals=arrivals, spec=spec, now=at, **service)
+    more = {"cores": pods, "pods": pods, "waiting": waiting, "unseen": unseen}
+    return weighed(before, found, arrivals=arrivals, spec=spec, now=at, **more)  # type: ignore[arg-type]
 
 
 def windows(before: Balance, count: float, arrivals: float, *, rate: float = 5.0, pods: int = 2) -> Balance:
