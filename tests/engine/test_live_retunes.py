@@ -6,8 +6,8 @@ import itertools
 import random
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,8 @@ from support.served import Served
 pytestmark = pytest.mark.engine
 
 SLOTS, TOKENS = 64, 512
-#: The slower tests are of asynchronous scheduling alone, as on GPUs, but in a long run.
-KINDS = ("synchronous", "asynchronous")
-IN_BOTH_WHERE_LONG = pytest.mark.parametrize(
-    "engine", [pytest.param("synchronous", marks=pytest.mark.long), "asynchronous"], indirect=True
-)
+#: Other tests of this folder have synchronous engines, as vLLM makes them on CPUs. On GPUs it schedules asynchronously.
+KINDS = (pytest.param("synchronous", marks=pytest.mark.long), "asynchronous")
 NO_FLOORS = "no-floors"
 #: Somewhat like this machine; what the budgets in here need of it is its shape.
 A_GUESS = StepModel(t0=2e-3, h=0.0, c1=1e-4, c2=1e-4, beta=1e-5, g=1e-9, kappa=64, d=1e-8)
@@ -135,22 +132,16 @@ def random_budget() -> StepBudget | None:
     return random.choice([None, a_budget(random.choice([1e-6, 0.01, 0.1, 60.0]), A_GUESS)])
 
 
-@pytest.fixture(scope="module")
-def engines(
-    server_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mapping[str, Governed]]:
-    """One of each kind. They start beside each other."""
-    with ExitStack() as stack:
-        engines = {}
-        for kind in KINDS:
-            folder = tmp_path_factory.mktemp(kind)
-            server = stack.enter_context(start(server_python, folder, model, asynchronous=kind == "asynchronous"))
-            control = stack.enter_context(closing(ControlClient(server.control_url, server.signer)))
-            flag = folder / NO_FLOORS
-            engines[kind] = Governed(server, control, floors_flag=flag, asynchronous=kind == "asynchronous")
-        for engine in engines.values():
-            engine.server.expect_ready()
-        yield engines
+@pytest.fixture(scope="module", params=KINDS)
+def started_engine(
+    request: pytest.FixtureRequest, server_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Governed]:
+    """One of each kind."""
+    folder, asynchronous = tmp_path_factory.mktemp(request.param), request.param == "asynchronous"
+    with start(server_python, folder, model, asynchronous=asynchronous) as server:
+        server.expect_ready()
+        with closing(ControlClient(server.control_url, server.signer)) as control:
+            yield Governed(server, control, floors_flag=folder / NO_FLOORS, asynchronous=asynchronous)
 
 
 def start(python: str, folder: Path, model: Path, *, asynchronous: bool) -> AbstractContextManager[VllmServer]:
@@ -166,12 +157,11 @@ def start(python: str, folder: Path, model: Path, *, asynchronous: bool) -> Abst
     )
 
 
-@pytest.fixture(params=KINDS, autouse=True)
-def engine(request: pytest.FixtureRequest, engines: Mapping[str, Governed]) -> Governed:
+@pytest.fixture(autouse=True)
+def engine(started_engine: Governed) -> Governed:
     """Each test begins at the start values, with nothing running."""
-    found = engines[request.param]
-    found.begin()
-    return found
+    started_engine.begin()
+    return started_engine
 
 
 def test_it_is_governed_and_says_how_large_it_is(engine: Governed) -> None:
@@ -198,7 +188,6 @@ def test_a_hundred_retunes_under_32_streams_lose_nothing(engine: Governed) -> No
     assert engine.core().watchdog_trips == trips
 
 
-@IN_BOTH_WHERE_LONG
 def test_the_active_limit_holds_exactly_once_the_rest_drained(engine: Governed) -> None:
     with engine.under_load(32):
         eventually(lambda: engine.core().running > 20, expecting="many run")
@@ -212,7 +201,6 @@ def test_the_active_limit_holds_exactly_once_the_rest_drained(engine: Governed) 
         eventually(lambda: engine.core().running > 20, expecting="many run again")
 
 
-@IN_BOTH_WHERE_LONG
 def test_a_token_limit_far_below_the_running_follows_them_down(engine: Governed) -> None:
     with engine.under_load(32, output=64):
         eventually(lambda: engine.core().running > 20, expecting="many run")
@@ -231,7 +219,6 @@ def limit(engine: Governed) -> int:
     return tokens
 
 
-@IN_BOTH_WHERE_LONG
 def test_switching_the_strategy_every_second_under_32_streams_loses_nothing(engine: Governed) -> None:
     if len(engine.strategies) < 2:
         pytest.skip("this vLLM's scheduler admits no chosen requests")
@@ -243,7 +230,6 @@ def test_switching_the_strategy_every_second_under_32_streams_loses_nothing(engi
     assert engine.core().watchdog_trips == trips
 
 
-@IN_BOTH_WHERE_LONG
 def test_requests_come_to_their_end_under_every_strategy(engine: Governed) -> None:
     with engine.under_load(8, prompt=20) as short, engine.under_load(8, prompt=200) as long:
         for batching in engine.strategies:
@@ -264,7 +250,6 @@ def expect_more(*loads: StreamTotals) -> None:
     )
 
 
-@IN_BOTH_WHERE_LONG
 def test_greedy_answers_are_the_same_with_a_retune_every_tenth_second(engine: Governed) -> None:
     prompts = some_prompts(32)
     undisturbed = greedy(engine.server.url, prompts, max_tokens=40)
@@ -275,7 +260,6 @@ def test_greedy_answers_are_the_same_with_a_retune_every_tenth_second(engine: Go
     assert disturbed == undisturbed
 
 
-@IN_BOTH_WHERE_LONG
 def test_greedy_answers_are_the_same_in_whatever_order_prompts_are_served(engine: Governed) -> None:
     # None begins like another test's, so that no block of theirs is cached.
     prompts = [[7, *prompt] for prompt in some_prompts(32)]
@@ -320,7 +304,6 @@ class LoggedStep:
 
 
 @pytest.mark.alone
-@IN_BOTH_WHERE_LONG
 def test_steps_get_the_tokens_that_fit_into_their_time(engine: Governed) -> None:
     # Steps take far less than this says: the bias goes to its end, 0.5, and a step gets 200 tokens.
     slow = StepModel(t0=0.0, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
@@ -376,7 +359,6 @@ def totals(core: CoreState) -> Totals:
     )
 
 
-@IN_BOTH_WHERE_LONG
 def test_requests_that_stand_still_bring_the_start_values_back(engine: Governed) -> None:
     trips = engine.core().watchdog_trips
     # One token a step goes to the first request until it ends: the last waits for 47, over ten thousand steps, however
