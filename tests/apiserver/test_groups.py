@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
+from flyball_operator.api.objects import moment
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan import history
+from flyball_operator.reconcile.plan.pod import drain_seconds, progress_seconds
 from support.cluster import Object, apply, delete, get, items, kubectl, patch
 from support.kwok import NO_IMAGE, kwok_nodes
 from support.leader_worker_sets import leader_worker_sets
-from support.operators import RESOURCE, OperatorProcess, expect_condition, idle_service, one
+from support.operators import (
+    RESOURCE,
+    OperatorProcess,
+    condition,
+    expect_condition,
+    expect_seen,
+    idle_service,
+    one,
+    ungoverned_service,
+)
 
 pytestmark = pytest.mark.long
 
@@ -31,8 +46,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, An
         yield placed
 
 
-def over_two_nodes(**changes: Any) -> Object:
-    return idle_service(spec__parallelism={"data": 2, "nodes": 2}, **changes)
+OVER_TWO_NODES: dict[str, Any] = {"spec__parallelism": {"data": 2, "nodes": 2}}
 
 
 def pods(place: str) -> dict[str, Object]:
@@ -49,15 +63,30 @@ def images(place: str) -> set[str]:
     return {pod["spec"]["containers"][0]["image"] for pod in pods(place).values()}
 
 
-@pytest.fixture
-def ready(place: str, running: OperatorProcess, served: None, two_nodes: dict[str, Any]) -> Iterator[str]:
-    """The namespace of a service of one group that is Ready."""
-    apply(over_two_nodes(**two_nodes), namespace=place)
+@contextmanager
+def serving(place: str, service: Object) -> Iterator[str]:
+    """The service is there and Ready, and its pods are gone after the block."""
+    apply(service, namespace=place)
     expect_condition(place, "Ready", "True", "Serving")
     yield place
     # While the nodes are there: nobody else ends its pods.
     delete(RESOURCE, "chat", namespace=place)
     eventually(lambda: not pods(place), expecting="no pod is left")
+
+
+@pytest.fixture
+def ready(place: str, running: OperatorProcess, served: None, two_nodes: dict[str, Any]) -> Iterator[str]:
+    """The namespace of a service of one group that is Ready."""
+    with serving(place, idle_service(**OVER_TWO_NODES, **two_nodes)):
+        yield place
+
+
+@pytest.fixture
+def hasty(place: str, running: OperatorProcess, served: None, two_nodes: dict[str, Any]) -> Iterator[str]:
+    """Likewise, of a service that soon gives a template up: nothing waits for a setpoint or for requests."""
+    steps = {"startupTimeout": "10s", "drainTimeout": "1s"}
+    with serving(place, ungoverned_service(**OVER_TWO_NODES, spec__rollout=steps, **two_nodes)):
+        yield place
 
 
 def test_a_group_has_a_pod_on_each_node_and_is_ready_as_one_replica(ready: str) -> None:
@@ -96,3 +125,43 @@ def test_a_group_of_which_one_pod_fails_is_made_anew_whole(ready: str) -> None:
     eventually(lambda: len(pods(ready)) == 2 and not before & uids(ready), expecting="both pods made anew")
     expect_condition(ready, "Ready", "True", "Serving")
     assert kubectl("get", "events", "-n", ready, "--field-selector=reason=RecreateGroupOnPodRestart", "-o", "name")
+
+
+def set_room(place: str, number: int) -> None:
+    """Have a quota for so many pods, and wait until it holds."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}}
+    apply({**quota, "spec": {"hard": {"pods": str(number)}}}, namespace=place)
+
+    def holds() -> bool:
+        return bool(one("resourcequota", place, "tight").get("status", {}).get("hard") == {"pods": str(number)})
+
+    eventually(holds, expecting="the quota to hold")
+
+
+def expect_deadline_over(place: str) -> None:
+    """Wait until the template asked for has had all the time to come up that it has, and the operator has looked."""
+    service = InferenceService.model_validate(one(RESOURCE, place))
+    asked = moment(history.read(one("leaderworkerset", place)).since)
+    assert asked is not None
+    over = asked + timedelta(seconds=progress_seconds(service) + drain_seconds(service))
+    eventually(lambda: datetime.now(UTC) > over, expecting="the deadline to be over")
+    expect_seen(place)
+
+
+def test_a_quota_that_keeps_pods_of_a_group_away_is_waited_for_and_named(hasty: str) -> None:
+    set_room(hasty, 0)
+    patch(RESOURCE, "chat", {"spec": {"engine": {"image": NEXT}}}, namespace=hasty)
+    message = expect_condition(hasty, "Progressing", "True", "QuotaExceeded")
+    assert "exceeded quota: tight" in message
+    assert not pods(hasty)
+    expect_deadline_over(hasty)
+    expect_condition(hasty, "Ready", "False", "QuotaExceeded")
+    assert condition(hasty, "Progressing")[:2] == ("True", "QuotaExceeded")
+    set_room(hasty, 1)
+    # Its StatefulSet tries again ever more seldom.
+    eventually(lambda: set(pods(hasty)) == {"chat-0"}, expecting="a leader alone", within=400)
+    message = expect_condition(hasty, "Progressing", "True", "QuotaExceeded")
+    assert "chat-0-1" in message
+    set_room(hasty, 2)
+    expect_condition(hasty, "Ready", "True", "Serving", within=400)
+    assert images(hasty) == {NEXT}

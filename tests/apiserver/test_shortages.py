@@ -25,6 +25,7 @@ from support.operators import (
     RESOURCE,
     condition,
     expect_condition,
+    expect_seen,
     made,
     one,
     serve,
@@ -69,18 +70,6 @@ def expect_deadline_over(place: str) -> None:
         return cluster.condition(one("deployment", place), "Progressing").get("reason") == "ProgressDeadlineExceeded"
 
     eventually(over, expecting="the progress deadline to be over", within=300)
-
-
-def expect_seen(place: str) -> None:
-    """Wait until what status says was decided from now on: of the generation of an edit that rolls no pod."""
-    edit(place, objectives=[])
-    generation = one(RESOURCE, place)["metadata"]["generation"]
-
-    def seen() -> bool:
-        status = one(RESOURCE, place).get("status") or {}
-        return bool(status.get("observedGeneration") == generation)
-
-    eventually(seen, expecting=f"generation {generation} to be seen")
 
 
 def expect_still_waiting(place: str, reason: str) -> None:

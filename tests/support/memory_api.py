@@ -120,7 +120,9 @@ def chosen(labels: Mapping[str, str], selector: str) -> bool:
 
 def _told(event: Object, fields: str) -> bool:
     """Whether a selector of fields, each with a value that it has or has not, chooses an event."""
-    known = {"involvedObject.uid": (event.get("involvedObject") or {}).get("uid"), "reason": event.get("reason")}
+    about = event.get("involvedObject") or {}
+    known = {f"involvedObject.{field}": about.get(field) for field in ("uid", "kind")}
+    known["reason"] = event.get("reason")
     wanted = [part.partition("=") for part in fields.split(",") if part]
     return all((known[key.rstrip("!")] == value) is not key.endswith("!") for key, _, value in wanted)
 

@@ -74,6 +74,7 @@ class MemoryCluster:
     `ready_beside`: pods of that template that do. `node`: where it is, made when it was put there; empty for nowhere.
     `download`: status of the pod of a Job and of the Job, which has completed where there is none.
     `volume`: status of claims, each of which has a volume as large as it asks for where there is none.
+    `room`: pods of groups for which there is room, of all where it is None. `no_room`: the words that refuse one more.
     `one_device`: pods have a device each, and there is one. `no_device`: what the scheduler says of a second.
     """
 
@@ -87,6 +88,8 @@ class MemoryCluster:
         self.held: Object | None = None
         self.ready_beside = 0
         self.node = ""
+        self.room: int | None = None
+        self.no_room = "exceeded quota: tight, requested: pods=1, used: pods=1, limited: pods=1"
         self.one_device = False
         self.download: tuple[Object, Object] | None = None
         #: How far each download is, and who was asked for it.
@@ -330,8 +333,10 @@ class MemoryCluster:
         leaders = self._stateful_set(name, name, _controller("LeaderWorkerSet", groups))
         wanted: set[str] = set()
         for index in range(spec["replicas"]):
+            wanted.add(f"{name}-{index}")
             leader = self._pod_of_group(f"{name}-{index}", index, template, status, leaders)
-            wanted.add(leader["metadata"]["name"])
+            if leader is None:
+                continue
             others = self._stateful_set(name, f"{name}-{index}", _controller("Pod", leader))
             for worker in range(1, size):
                 self._pod_of_group(f"{name}-{index}-{worker}", index, template, status, others)
@@ -347,9 +352,10 @@ class MemoryCluster:
             return found
         labels = {names.LABEL_GROUPS: groups}
         metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
-        return self.api.put(STATEFUL_SETS, {"metadata": metadata})
+        return self.api.put(STATEFUL_SETS, {"metadata": metadata | {"creationTimestamp": timestamp(self.now)}})
 
-    def _pod_of_group(self, name: str, index: int, template: Object, status: Object, owner: Object) -> Object:
+    def _pod_of_group(self, name: str, index: int, template: Object, status: Object, owner: Object) -> Object | None:
+        """The pod of a StatefulSet; None where there is no room for it, which an event then says."""
         of_group = {names.LABEL_GROUPS: owner["metadata"]["labels"][names.LABEL_GROUPS]}
         of_group |= {names.LABEL_GROUP_INDEX: str(index)}
         metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
@@ -363,7 +369,27 @@ class MemoryCluster:
             return known
         if known is not None:
             self.api.remove(PODS, name)
+        if not self._has_room(name, owner):
+            return None
         return self.api.put(PODS, copy.deepcopy({"metadata": metadata, "spec": {}, "status": status}))
+
+    def _has_room(self, name: str, owner: Object) -> bool:
+        """Whether there is room for one more pod. Where room is short, its StatefulSet's events tell either way."""
+        if self.room is None:
+            return True
+        there = [pod for pod in self.api.find(PODS) if names.LABEL_GROUPS in pod["metadata"]["labels"]]
+        fits = len(there) < self.room
+        came = "successful" if fits else f'failed error: pods "{name}" is forbidden: {self.no_room}'
+        reason = "SuccessfulCreate" if fits else "FailedCreate"
+        event = {
+            "metadata": {"name": f"{name}.{reason}", "namespace": NAMESPACE},
+            "involvedObject": {"kind": "StatefulSet", "uid": owner["metadata"]["uid"]},
+            "reason": reason,
+            "message": f"Create Pod {name} in StatefulSet {owner['metadata']['name']} {came}",
+            "lastTimestamp": timestamp(self.now),
+        }
+        self.api.put(EVENTS, event)
+        return fits
 
     def _front(self, front: Object) -> None:
         name = front["metadata"]["name"]

@@ -24,7 +24,7 @@ from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
 from flyball_operator.api.objects import annotation
-from support.cluster import get
+from support.cluster import get, patch
 from support.kubelet import play_kubelet
 
 #: No node has it: pods wait for ever, and tests play the kubelet.
@@ -201,6 +201,18 @@ def expect_condition(
         return eventually(holds, expecting=f"{kind}={status}/{reason}", within=within)[2]
     except AssertionError as error:
         raise AssertionError(f"{error}; it was {seen}") from None
+
+
+def expect_seen(place: str) -> None:
+    """Wait until what status says was decided from now on: of the generation of an edit that rolls no pod."""
+    patch(RESOURCE, "chat", {"spec": {"objectives": []}}, namespace=place)
+    generation = one(RESOURCE, place)["metadata"]["generation"]
+
+    def seen() -> bool:
+        status = one(RESOURCE, place).get("status") or {}
+        return bool(status.get("observedGeneration") == generation)
+
+    eventually(seen, expecting=f"generation {generation} to be seen")
 
 
 def one(kind: str, place: str, name: str = "chat") -> Object:

@@ -120,6 +120,41 @@ def test_a_pod_of_an_earlier_template_or_job_that_waits_too_keeps_no_pod_from_be
     assert event_causes.look_again([earlier, later, young], NOW) == event_causes.AGAIN_SECONDS, "of the oldest alone"
 
 
+def of_set(pod: str, *, ago: float, refused: bool, combined: bool = False) -> Object:
+    """An event of a StatefulSet that made a pod, or could not."""
+    outcome = f'failed error: pods "{pod}" is forbidden: exceeded quota: tight' if refused else "successful"
+    words = f"Create Pod {pod} in StatefulSet chat-0 {outcome}"
+    reason = "FailedCreate" if refused else "SuccessfulCreate"
+    return event(reason, f"(combined from similar events): {words}" if combined else words, ago=ago, of="chat-0")
+
+
+def test_a_refusal_of_a_stateful_set_counts_until_the_pod_is_made() -> None:
+    refused, made = of_set("chat-0-1", ago=60, refused=True), of_set("chat-0-1", ago=30, refused=False)
+    assert "exceeded quota: tight" in event_causes.of_stateful_sets(["chat-0-1"], [refused])
+    assert not event_causes.of_stateful_sets(["chat-0-1"], [made, refused])
+    again = of_set("chat-0-1", ago=10, refused=True, combined=True)
+    assert "exceeded quota: tight" in event_causes.of_stateful_sets(["chat-0-1"], [made, refused, again])
+    at_once = of_set("chat-0-1", ago=60, refused=False)
+    assert not event_causes.of_stateful_sets(["chat-0-1"], [at_once, refused]), "times are in seconds"
+
+
+def test_a_refusal_of_another_pod_and_of_a_job_say_nothing_of_a_pod_that_is_missing() -> None:
+    of_job = event("FailedCreate", 'Error creating: pods "chat-0-1" is forbidden: exceeded quota: tight')
+    assert not event_causes.of_stateful_sets(["chat-0-1"], [of_set("chat-0-2", ago=60, refused=True), of_job])
+
+
+def test_older_kubernetes_spells_what_a_stateful_set_does_in_small_letters() -> None:
+    refused = of_set("chat-0-1", ago=60, refused=True)
+    refused["message"] = refused["message"].replace("Create", "create")
+    assert "exceeded quota: tight" in event_causes.of_stateful_sets(["chat-0-1"], [refused])
+
+
+def test_a_stateful_set_that_is_new_or_lacks_no_pod_is_not_asked_about() -> None:
+    sets = [creating("chat", age=3600), creating("chat-0", age=60), creating("chat-1", age=5)]
+    asked = event_causes.stateful_sets_to_ask_about(sets, ["chat-0-1", "chat-1-1"], NOW)
+    assert [one["metadata"]["name"] for one in asked] == ["chat-0"]
+
+
 def pending() -> Object:
     """A pod without a node."""
     return {**creating(), "spec": {}}

@@ -90,8 +90,8 @@ def fail(world: MemoryCluster) -> None:
     world.api.put(PODS, {**world.api.one(PODS, "chat-1-1"), "status": PULL_FAILED})
 
 
-def lose(world: MemoryCluster) -> None:
-    world.api.remove(PODS, "chat-1-1")
+def lose(world: MemoryCluster, pod: str = "chat-1-1") -> None:
+    world.api.remove(PODS, pod)
 
 
 @pytest.mark.parametrize("missing", [fail, lose])
@@ -137,6 +137,57 @@ def test_a_template_whose_groups_are_made_anew_again_and_again_is_rolled_back(wo
             break
     assert world.condition("Progressing") == ("False", "RolledBack")
     assert image(world) == "engine:1"
+
+
+@pytest.mark.parametrize("room", [0, 1], ids=["none for the leader", "one for the leader alone"])
+def test_a_quota_that_keeps_pods_of_a_group_away_is_waited_for_and_named(world: MemoryCluster, room: int) -> None:
+    world.apply(over_nodes(spec__engine__image="engine:1", spec__replicas=1))
+    world.room = room
+    world.change(edit("spec.engine.image", "engine:2"))
+    for _ in range(3):
+        world.wait(3600)
+        assert world.condition("Progressing") == ("True", "QuotaExceeded")
+        assert "exceeded quota: tight" in world.message("Progressing")
+        assert image(world) == "engine:2"
+    world.room = None
+    world.settle()
+    assert (image(world), world.condition("Ready")) == ("engine:2", ("True", "Serving"))
+
+
+def test_a_policy_that_refuses_pods_of_a_group_is_the_cause_of_its_roll_back(world: MemoryCluster) -> None:
+    world.apply(over_nodes(spec__engine__image="engine:1", spec__replicas=1))
+    world.room, world.no_room = 0, "violates PodSecurity"
+    world.change(edit("spec.engine.image", "engine:2"))
+    assert world.condition("Progressing") == ("True", "RollingOut")
+    assert world.message("Progressing").startswith(
+        "PodsRefused: LeaderWorkerSet: Create Pod chat-0 in StatefulSet chat"
+    )
+    world.wait(3600)
+    assert world.condition("Progressing") == ("False", "RolledBack")
+    assert "violates PodSecurity" in world.message("Progressing")
+
+
+def test_a_quota_that_had_no_room_and_has_is_no_cause_of_what_comes_later(world: MemoryCluster) -> None:
+    world.room = 1
+    world.apply(over_nodes(spec__replicas=1))
+    assert world.condition("Ready") == ("False", "QuotaExceeded")
+    world.room = 2
+    world.settle()
+    assert world.condition("Ready") == ("True", "Serving")
+    lose(world, "chat-0-1")
+    world.look()
+    assert world.condition("Ready") == ("False", "ReplicasNotReady")
+    assert "QuotaExceeded" not in world.message("Ready")
+
+
+def test_a_replica_that_is_no_longer_asked_for_lacks_nothing(world: MemoryCluster) -> None:
+    world.apply(over_nodes(spec__replicas=1))
+    world.room = 2
+    world.change(edit("spec.replicas", 2))
+    assert world.condition("Ready") == ("False", "ReplicasNotReady")
+    assert "QuotaExceeded" in world.message("Ready")
+    world.change(edit("spec.replicas", 1))
+    assert world.condition("Ready") == ("True", "Serving")
 
 
 def test_advice_counts_groups(world: MemoryCluster) -> None:

@@ -39,8 +39,11 @@ class Server:
         if self.error is not None:
             raise self.error
         if resource is EVENTS:
+            of_several = {"p": TELLING, "s": "involvedObject.kind=StatefulSet"}
             return [
-                part(event(one)) for one in ("p1", "p2", "p3") if fields in (f"involvedObject.uid={one}", TELLING)
+                part(event(one))
+                for one in ("p1", "p2", "p3", "s1", "s2")
+                if fields in (f"involvedObject.uid={one}", of_several[one[0]])
             ], ""
         return [one for one in self.pods if chosen(one["metadata"]["labels"], selector)], "1"
 
@@ -142,6 +145,15 @@ async def test_events_of_one_object_are_asked_for_by_its_uid_and_of_several_in_o
     server.let.set()
     assert await asyncio.gather(first, *later) == [[event("p1")], [event("p2")], [event("p3")], [event("p2")], []]
     server.expect_asked("team/events involvedObject.uid=p1", f"team/events {TELLING}")
+
+
+async def test_of_several_stateful_sets_all_events_of_their_kind_are_read(server: Server, lists: SharedLists) -> None:
+    asked = [asyncio.create_task(lists.events_of_stateful_set("team", one)) for one in ("s1", "s2")]
+    pods = asyncio.create_task(lists.events("team", "p1"))
+    await sent()
+    server.let.set()
+    assert await asyncio.gather(*asked, pods) == [[event("s1")], [event("s2")], [event("p1")]]
+    server.expect_asked("team/events involvedObject.kind=StatefulSet", "team/events involvedObject.uid=p1")
 
 
 async def test_who_shares_a_request_shares_its_refusal_and_the_next_one_is_sent(

@@ -24,14 +24,17 @@ MOST_VALUES: Final = 50
 
 #: The field of an event that names what it is about. A selector has one value of a field, so of several objects all
 #: events are asked for, but those that a rollout makes by the thousand and that give no reason for a wait. `Pulled`
-#: stays, as it says that the wait for volumes is over.
+#: stays, as it says that the wait for volumes is over. Of several StatefulSets all of theirs are asked for, as
+#: `SuccessfulCreate` says that the wait for a pod is over.
 _ABOUT: Final = "involvedObject.uid"
 _TELLING: Final = ",".join(
     f"reason!={reason}"
     for reason in ("Scheduled", "Created", "Started", "Killing", "SuccessfulCreate", "ScalingReplicaSet")
 )
+_OF_STATEFUL_SETS: Final = "involvedObject.kind=StatefulSet"
 _OF_NOBODY: Final[Object] = {}
 
+#: Resource, namespace, and the label, of events the fields of a request for several objects.
 _Kind = tuple[Resource, str, str]
 _Waiting = tuple[str, "asyncio.Future[list[Object]]"]
 
@@ -52,8 +55,12 @@ class SharedLists:
         return await self._share((resource, namespace, label), value)
 
     async def events(self, namespace: str, about: str) -> list[Object]:
-        """Events about the object of this UID, likewise."""
-        return await self._share((EVENTS, namespace, _ABOUT), about)
+        """Events about the object of this UID, likewise; of a StatefulSet, not all."""
+        return await self._share((EVENTS, namespace, _TELLING), about)
+
+    async def events_of_stateful_set(self, namespace: str, about: str) -> list[Object]:
+        """Events about the StatefulSet of this UID, likewise."""
+        return await self._share((EVENTS, namespace, _OF_STATEFUL_SETS), about)
 
     async def _share(self, kind: _Kind, value: str) -> list[Object]:
         answer: asyncio.Future[list[Object]] = asyncio.get_running_loop().create_future()
@@ -101,12 +108,12 @@ class SharedLists:
         return _grouped(((item["metadata"].get("labels") or {}).get(label, ""), item) for item in items)
 
     async def _about(self, kind: _Kind, values: Set[str]) -> Mapping[str, list[Object]]:
-        resource, namespace, field = kind
+        resource, namespace, of_several = kind
 
         def wanted(event: Object) -> Object:
             return event if event["involvedObject"].get("uid") in values else _OF_NOBODY
 
-        fields = _TELLING if len(values) > 1 else f"{field}={min(values)}"
+        fields = of_several if len(values) > 1 else f"{_ABOUT}={min(values)}"
         items, _ = await self._api.list(resource, namespace, fields=fields, part=wanted)
         return _grouped((item["involvedObject"]["uid"], item) for item in items if item)
 

@@ -43,6 +43,7 @@ from flyball_operator.kube.resources import (
 from flyball_operator.kube.shared_lists import SharedLists
 from flyball_operator.reconcile.plan import adapters, model_cache, pod, routing, workload
 from flyball_operator.reconcile.plan.event_causes import claim_to_ask_about, job_to_ask_about, pods_to_ask_about
+from flyball_operator.reconcile.plan.groups import stateful_sets_to_ask_about
 from flyball_operator.reconcile.plan.owned_objects import API_VERSIONS
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
@@ -129,6 +130,7 @@ class SnapshotReader:
             progress=await self._progress_of(job_pods),
             events=await self._events(
                 key,
+                stateful_sets_to_ask_about(groups.get(Kind.LEADER_WORKER_SET), mine, between, now),
                 *pods_to_ask_about(mine, now),
                 *pods_to_ask_about(job_pods, now),
                 job_to_ask_about(jobs, job_pods, now),
@@ -239,10 +241,13 @@ class SnapshotReader:
                 found[uid(one)] = progress
         return found
 
-    async def _events(self, key: Key, *asked: Object | None) -> tuple[Object, ...]:
+    async def _events(self, key: Key, stateful_sets: Sequence[Object], *asked: Object | None) -> tuple[Object, ...]:
         """Events of the few objects that wait: there may be thousands in a namespace."""
         waiting = (uid(found) for found in asked if found is not None)
-        listed = await asyncio.gather(*(self._lists.events(key.namespace, one) for one in waiting))
+        listed = await asyncio.gather(
+            *(self._lists.events(key.namespace, one) for one in waiting),
+            *(self._lists.events_of_stateful_set(key.namespace, uid(one)) for one in stateful_sets),
+        )
         return tuple(event for events in listed for event in events)
 
     async def _get(self, resource: Resource, key: Key) -> Object | None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Object, annotation, being_deleted, moment, name
+from flyball_operator.api.objects import Kind, Object, annotation, being_deleted, moment, name
 from flyball_operator.reconcile.plan import container_causes, event_causes
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 from flyball_operator.reconcile.plan.pods import (
@@ -143,7 +143,7 @@ def _of_deployment(deployment: Object | None, pods: Sequence[Object], advice: st
     reason = next((one for words, one in _REFUSED_FOR_NOW.items() if words in message), CauseReason.PODS_REFUSED)
     if reason is CauseReason.QUOTA_EXCEEDED and stay_in_turn(deployment) and _has_earlier(deployment, pods):
         message += f"; if the quota stays, {advice}"
-    yield cause(reason, "Deployment", message + _advice(message))
+    yield cause(reason, str((deployment or {}).get("kind", Kind.DEPLOYMENT)), message + _advice(message))
 
 
 def _advice(refusal: str) -> str:

@@ -1,7 +1,8 @@
 """What events say of a pod whose status does not say why it waits: volumes, images in a back-off, and a node to come.
 
 A pod that waits for a volume is `ContainerCreating`, as one whose image is being pulled is. Kubernetes keeps events for
-an hour, so one counts only until a later one shows that it is over. Pure.
+an hour, so one counts only until a later one shows that it is over. Nothing but events says why a StatefulSet or a Job
+has no pod. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from flyball_operator.api.objects import Object, being_deleted, controlled_by, controller, moment, uid
+from flyball_operator.api.objects import Object, being_deleted, controlled_by, controller, moment, name, uid
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 from flyball_operator.reconcile.plan.pods import has, has_ended, is_unschedulable, node, others_placed
 
@@ -25,8 +26,12 @@ _ATTACH, _MOUNT = "FailedAttachVolume", frozenset({"FailedAttachVolume", "Failed
 _MOUNTED: Final = frozenset({"Pulling", "Pulled", "Failed", "BackOff", "Created", "Started", "FailedCreatePodSandBox"})
 #: A mount that fails because of what the template names.
 _MISSING: Final = re.compile(r"""(?:secret|configmap) "[^"]*" not found|non-existent|hostPath type check failed""")
-#: Event of a Job whose pod the API server refused: a quota, PodSecurity, a ServiceAccount that is missing.
+#: Event of a Job or StatefulSet whose pod the API server refused: a quota, PodSecurity, a missing ServiceAccount.
 _NOT_CREATED: Final = "FailedCreate"
+#: Event of a StatefulSet whose pod was made.
+_CREATED: Final = "SuccessfulCreate"
+#: The pod of which a StatefulSet's event tells; of several that were combined, the last.
+_OF_POD: Final = re.compile(r"[Cc]reate Pod (\S+) in StatefulSet ")
 #: Events of a claim that gets no volume.
 _NOT_BOUND: Final = frozenset({"ProvisioningFailed", "FailedBinding"})
 _PULL_FAILED: Final = "Failed to pull image"
@@ -64,6 +69,27 @@ def job_to_ask_about(jobs: Sequence[Object], pods: Sequence[Object], now: dateti
     """The Job whose events are to be read: one that goes on, and has had no pod for a while."""
     waiting = (job for job in jobs if not _lacks_nothing(job) and not any(controlled_by(pod, uid(job)) for pod in pods))
     return next((job for job in waiting if _age(job, now) >= PATIENCE_SECONDS), None)
+
+
+def stateful_sets_to_ask_about(found: Sequence[Object], missing: Sequence[str], now: datetime) -> list[Object]:
+    """Of these StatefulSets, those whose events are to be read: each lacks a pod of these names, and is not new."""
+    lacking = {pod.rpartition("-")[0] for pod in missing}
+    return [one for one in found if name(one) in lacking and _age(one, now) >= PATIENCE_SECONDS]
+
+
+def of_stateful_sets(missing: Sequence[str], events: Sequence[Object]) -> str:
+    """Why the first of these pods that was refused is not there, in the words of its StatefulSet's last event.
+
+    Empty where no event says so.
+    """
+    last: dict[str, Object] = {}
+    # Times are in seconds. A pod that is refused and then made in the same one was made.
+    for event in sorted(events, key=lambda event: (_time(event), event.get("reason") == _CREATED)):
+        about = _OF_POD.search(_message(event))
+        if about and event.get("reason") in (_NOT_CREATED, _CREATED):
+            last[about[1]] = event
+    refused = (last[pod] for pod in missing if pod in last and last[pod]["reason"] == _NOT_CREATED)
+    return next((_message(event) for event in refused), "")
 
 
 def claim_to_ask_about(claim: Object | None, now: datetime) -> Object | None:

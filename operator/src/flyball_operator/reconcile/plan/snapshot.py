@@ -92,8 +92,8 @@ class Snapshot:
     `revisions`: those that it controls.
     `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs. `progress`: of
     downloads, by the UID of these.
-    `events`: of the pod, the Job, the Job's pod and the claim that wait without their status saying why
-    (`event_causes`).
+    `events`: of the pod, the Job, the Job's pod, the claim and the StatefulSets that wait without their status saying
+    why (`event_causes`).
     `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status is written.
     `status_written`: when this process last wrote the status. `refused`: the API server's words when it refused the
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
@@ -141,4 +141,4 @@ class Snapshot:
     def pods_owner(self) -> Object | None:
         """The service's own object that makes its pods: a Deployment, or a LeaderWorkerSet in the shape of one."""
         groups = self.own(Kind.LEADER_WORKER_SET)
-        return as_deployment(groups, self.pods) if groups is not None else self.own(Kind.DEPLOYMENT)
+        return as_deployment(groups, self.pods, self.events) if groups is not None else self.own(Kind.DEPLOYMENT)
