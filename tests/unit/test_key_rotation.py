@@ -152,34 +152,38 @@ async def with_an_earlier_template() -> tuple[KeyWorld, str]:
     return world, key
 
 
-async def test_a_key_is_not_replaced_for_its_age_while_pods_of_a_template_without_the_file_know_it_alone(
+async def test_pods_of_a_template_without_the_file_hold_up_no_rotation_and_their_key_is_kept_for_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world, key = await with_an_earlier_template()
-    await rotate(world)
+    for _ in range(2):
+        await rotate(world)
+        assert world.data()["current"] != key
+        assert "next" not in world.data(), "who knows no other key is not asked"
+        assert world.data()["kept"] == key
+        assert public(key) not in world.published("team-a")
     world.start()  # another leader
-    await world.pass_time(LONGEST_WAIT.total_seconds() + A_WHILE)
-    assert world.data()["current"] == key
-    assert "next" not in world.data()
+    await world.pass_time(A_WHILE)
     assert world.refused == []
-    said = [record.message for record in caplog.records if "is not replaced" in record.message]
+    said = [record.message for record in caplog.records if "is kept" in record.message]
     assert len(said) == 2, "once by each leader"
     assert "team-a/old-0" in said[0]
     del world.engines[-1]
-    await world.pass_time(A_WHILE)
-    assert world.data()["current"] not in ("", key), "the template was replaced"
+    await world.pass_time(LOOK_SECONDS + ROUND_SECONDS)
+    assert "kept" not in world.data(), "the template was replaced"
     assert world.refused == []
 
 
-async def test_a_new_leader_that_knows_no_pods_yet_begins_no_rotation() -> None:
+async def test_a_new_leader_that_knows_no_pods_yet_keeps_the_key_for_them() -> None:
     world, key = await with_an_earlier_template()
-    world.skip(PERIOD.total_seconds())
+    await rotate(world)
     engines, world.engines = world.engines, []
     world.start()
     await world.pass_time(LEAST_SECONDS - 10)
+    assert world.data()["kept"] == key
     world.engines = engines
-    await world.pass_time(LONGEST_WAIT.total_seconds() + A_WHILE)
-    assert world.data()["current"] == key
+    await world.pass_time(A_WHILE)
+    assert world.data()["kept"] == key
     assert world.refused == []
 
 
@@ -188,6 +192,7 @@ async def test_a_key_that_is_stolen_is_replaced_whatever_pods_know_it_alone() ->
     world.fill({})
     await world.pass_time(LOOK_SECONDS + ROUND_SECONDS)
     assert world.data()["current"] != key
+    assert "kept" not in world.data()
 
 
 async def test_a_rotation_that_has_begun_is_ended_whatever_pods_come() -> None:
@@ -198,6 +203,7 @@ async def test_a_rotation_that_has_begun_is_ended_whatever_pods_come() -> None:
     world.engines.append(Engine("team-a", "old-0", mounted=False, key=public(first)))
     await world.pass_time(LONGEST_WAIT.total_seconds() + ROUND_SECONDS)
     assert world.data()["current"] != first
+    assert world.refused == []
 
 
 async def test_a_pod_that_is_not_ready_holds_up_nothing() -> None:
@@ -408,7 +414,7 @@ async def test_another_that_wrote_in_between_is_not_overwritten() -> None:
     assert world.published("team-a") == ""
 
 
-@pytest.mark.parametrize("name", ["current", "next"])
+@pytest.mark.parametrize("name", ["current", "next", "kept"])
 @pytest.mark.parametrize("text", ["no key", public(make_key())])
 async def test_a_key_that_cannot_be_read_is_named_and_left_to_people(
     name: str, text: str, caplog: pytest.LogCaptureFixture

@@ -18,7 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class HeldKeys:
-    """As many as engines accept at a time, the first to sign with first. None until some are given."""
+    """As many as engines accept at a time, the first to sign with first. None until some are given.
+
+    Behind these may be one for pods that know no other.
+    """
 
     def __init__(self) -> None:
         self._signers: tuple[Signer, ...] = ()
@@ -27,11 +30,12 @@ class HeldKeys:
         """The keys at this moment."""
         return self._signers
 
-    def replace(self, *fresh: Signer) -> None:
-        """Sign with these, in this order, and behind them with those before."""
-        known = {signer.public_pem for signer in fresh}
+    def replace(self, *fresh: Signer, kept: Signer | None = None) -> None:
+        """Sign with these, in this order, and behind them with those before. `kept`: last of all, however many."""
+        last = () if kept is None else (kept,)
+        known = {signer.public_pem for signer in (*fresh, *last)}
         before = [signer for signer in self._signers if signer.public_pem not in known]
-        self._signers = (*fresh, *before)[:MOST_PUBLIC_KEYS]
+        self._signers = (*(*fresh, *before)[:MOST_PUBLIC_KEYS], *last)
 
 
 class SigningKeys(HeldKeys):

@@ -19,7 +19,7 @@ from flyball_operator.api.objects import Object, unless_changed
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.signing_keys import HeldKeys
 from flyball_operator.keys.public_keys import PublicKeys
-from flyball_operator.keys.state import CURRENT, NEXT, BadSecretError, KeyRing, advanced, read, written
+from flyball_operator.keys.state import CURRENT, KEPT, NEXT, BadSecretError, KeyRing, advanced, read, written
 from flyball_operator.keys.trial import LEAST_SECONDS, Engines, Trial
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError, UnavailableError
@@ -90,7 +90,7 @@ class KeyRotation:
         self._leading_since: float | None = None
         #: Since when this process leads and no write of the public keys has failed everywhere, on its clock.
         self._reaching_since: float | None = None
-        self._puts_off = False
+        self._told_of_kept = False
         self._looked = asyncio.Event()
         #: What setpoints are signed with.
         self.signers = HeldKeys()
@@ -160,7 +160,7 @@ class KeyRotation:
         if current is None or self._keys.next is not None or self._problem:
             return True
         rotates = bool(period) and self._rotates() and self._now() - current.since >= period
-        return (rotates and not self._is_put_off()) or self._clock() - self._read_at >= LOOK_SECONDS
+        return rotates or self._clock() - self._read_at >= LOOK_SECONDS
 
     def _say(self, problem: str, *, passes: bool = False) -> None:
         """Log another problem once. `passes`: the API server is away, and the key that is known signs on."""
@@ -193,13 +193,14 @@ class KeyRotation:
             accepted, period = self._passed(signers.get(NEXT)), self._where.period
             keys = held
             if self._may_advance(held):
-                keys = advanced(held, now=self._now(), period=period, accepted=accepted, make=self._make)
-            if keys.next is not None and held.next is None and self._is_put_off():
-                keys = held
+                keys = advanced(
+                    held, now=self._now(), period=period, accepted=accepted, bound=self._may_be_bound(), make=self._make
+                )
             if written(keys) != (found.get("data") or {}):
                 await self._write(found, keys)
                 self._tell(held, keys)
                 held, signers = keys, _signers(keys)
+            self._tell_of_kept(held)
         self._hold(held, signers)
         self._read_at = began
 
@@ -225,24 +226,22 @@ class KeyRotation:
         since = self._reaching_since
         return since is not None and self._clock() - since >= LEAST_SECONDS
 
-    def _is_put_off(self) -> bool:
-        """Whether a key that is due for its age stays, because pods know no other for good. It is logged once.
+    def _may_be_bound(self) -> bool:
+        """Whether pods may know one key for good. A leader may not know all pods at first."""
+        since = self._leading_since
+        return since is None or self._clock() - since < LEAST_SECONDS or bool(self._services.pods_of_one_key())
 
-        A rotation that takes the key away from them is for people to ask for, by emptying the Secret. A leader
-        may not know all pods at first.
-        """
-        if self._leading_since is None or self._clock() - self._leading_since < LEAST_SECONDS:
-            return True
-        bound = self._services.pods_of_one_key()
-        if bound and not self._puts_off:
+    def _tell_of_kept(self, keys: KeyRing) -> None:
+        """Log once that an earlier key is kept, and for whom: these pods are for people to replace."""
+        bound = self._services.pods_of_one_key() if keys.kept is not None else ()
+        if bound and not self._told_of_kept:
             log.warning(
-                "the signing key is not replaced for its age: %d pods of earlier templates know no other, such as %s",
+                "an earlier signing key is kept: %d pods of earlier templates know no other, such as %s",
                 len(bound),
                 "; ".join(bound[:_NAMED]),
-                extra=logged(LogEvent.KEY_ROTATION_PUT_OFF),
+                extra=logged(LogEvent.EARLIER_KEY_KEPT),
             )
-        self._puts_off = bool(bound)
-        return self._puts_off
+        self._told_of_kept = bool(bound)
 
     def _passed(self, following: Signer | None) -> bool:
         """Whether engines accept the next key, so that it can be signed with."""
@@ -281,8 +280,9 @@ class KeyRotation:
         self._keys = keys
         if not signers:
             return
-        self.signers.replace(*signers.values())
-        self._public.text = "".join(signer.public_pem for signer in signers.values())
+        taken = [signer for name, signer in signers.items() if name != KEPT]
+        self.signers.replace(*taken, kept=signers.get(KEPT))
+        self._public.text = "".join(signer.public_pem for signer in taken)
         following = signers.get(NEXT)
         if following is None:
             self._trial = None
@@ -290,14 +290,16 @@ class KeyRotation:
             self._trial = Trial(following, self._clock())
 
     def _ready(self) -> Iterator[tuple[str, Address]]:
+        """Ready pods that take keys, to ask whether they accept one."""
+        bound = frozenset(self._services.pods_of_one_key())
         for service in self._services.all():
             for pod in self._services.pods(service.metadata.uid):
-                if pod.ready and pod.ip is not None:
+                if pod.ready and pod.ip is not None and f"{pod.namespace}/{pod.name}" not in bound:
                     address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip, port=pod.control_port)
                     yield service.metadata.uid, address
 
 
 def _signers(keys: KeyRing) -> dict[str, Signer]:
     """By their name in the Secret, in the order they are signed with. Raises BadKeyError."""
-    named = {CURRENT: keys.current, NEXT: keys.next}
+    named = {CURRENT: keys.current, NEXT: keys.next, KEPT: keys.kept}
     return {name: Signer.parse(key.pem.encode(), name) for name, key in named.items() if key is not None}

@@ -6,6 +6,9 @@ A rotation has two steps, each one write of the Secret:
 2. Once the engines accept `next`, or after `LONGEST_WAIT`, it becomes `current`. Engines are given it alone, which
    revokes the one before.
 
+Pods that an earlier operator made know one key for good. For them alone the key before is kept, as `kept`, until there
+are none any more: engines that take keys do not accept it.
+
 All that is known of a rotation is in the Secret, so another leader goes on with it at any point.
 """
 
@@ -24,6 +27,8 @@ CURRENT: Final = "current"
 CURRENT_SINCE: Final = "current-since"
 NEXT: Final = "next"
 NEXT_SINCE: Final = "next-since"
+KEPT: Final = "kept"
+KEPT_SINCE: Final = "kept-since"
 #: Where an earlier chart wrote the key. It is taken over as the current one.
 EARLIER: Final = "signing-key.pem"
 #: After this, engines that do not accept the next key hold up the rotation no more. The kubelet brings a ConfigMap to
@@ -45,10 +50,14 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class KeyRing:
-    """What the Secret holds. `current` signs; None in a Secret that nobody has filled yet."""
+    """What the Secret holds. `current` signs; None in a Secret that nobody has filled yet.
+
+    `kept`: one before, for pods that know no other. A later one is not kept for them: it is not the one they know.
+    """
 
     current: SigningKey | None = None
     next: SigningKey | None = None
+    kept: SigningKey | None = None
 
 
 def read(data: Mapping[str, str], *, now: datetime) -> KeyRing:
@@ -64,32 +73,39 @@ def read(data: Mapping[str, str], *, now: datetime) -> KeyRing:
     current = key(CURRENT, CURRENT_SINCE)
     if current is None:
         return KeyRing(key(EARLIER, CURRENT_SINCE))
-    return KeyRing(current, key(NEXT, NEXT_SINCE))
+    return KeyRing(current, key(NEXT, NEXT_SINCE), key(KEPT, KEPT_SINCE))
 
 
 def written(keys: KeyRing) -> dict[str, str]:
     """The Secret's data for these keys."""
     texts: dict[str, str] = {}
-    for key, name, since in ((keys.current, CURRENT, CURRENT_SINCE), (keys.next, NEXT, NEXT_SINCE)):
+    for key, name, since in (
+        (keys.current, CURRENT, CURRENT_SINCE),
+        (keys.next, NEXT, NEXT_SINCE),
+        (keys.kept, KEPT, KEPT_SINCE),
+    ):
         if key is not None:
             texts |= {name: key.pem, since: timestamp(key.since)}
     return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
 
 
-def advanced(keys: KeyRing, *, now: datetime, period: timedelta, accepted: bool, make: Callable[[], str]) -> KeyRing:
+def advanced(
+    keys: KeyRing, *, now: datetime, period: timedelta, accepted: bool, bound: bool, make: Callable[[], str]
+) -> KeyRing:
     """The keys after the next step; the same ones where none is due.
 
     `period`: age at which the current key is replaced, zero is never. `accepted`: whether engines accept the next one.
-    `make`: a new private key, PEM.
+    `bound`: whether there may be pods that know one key for good. `make`: a new private key, PEM.
     """
-    if keys.current is None:
+    current, following = keys.current, keys.next
+    if current is None:
         return KeyRing(SigningKey(make(), now))
-    if keys.next is not None:
-        due = accepted or now - keys.next.since >= LONGEST_WAIT
-        return KeyRing(replace(keys.next, since=now)) if due else keys
-    if period and now - keys.current.since >= period:
-        return replace(keys, next=SigningKey(make(), now))
-    return keys
+    kept = keys.kept if bound else None
+    if following is not None and (accepted or now - following.since >= LONGEST_WAIT):
+        return KeyRing(replace(following, since=now), kept=(kept or current) if bound else None)
+    if following is None and period and now - current.since >= period:
+        following = SigningKey(make(), now)
+    return KeyRing(current, following, kept)
 
 
 def _text(data: Mapping[str, str], name: str) -> str:
