@@ -146,8 +146,8 @@ async def test_a_replay_decides_as_the_live_loop_did(
     assert await asyncio.to_thread(_replayed, lived) == lived.decisions
 
     recorded = tmp_path / "past.jsonl"
-    said = await asyncio.to_thread(_said, (*lived.arguments, "--json", "--record", str(recorded)), capsys)
-    again = await asyncio.to_thread(_said, ("replay", "--recorded", str(recorded), "--json"), capsys)
+    said = await asyncio.to_thread(_said, (*lived.arguments, "-o", "json", "--record", str(recorded)), capsys)
+    again = await asyncio.to_thread(_said, ("replay", "--recorded", str(recorded), "-o", "json"), capsys)
     assert said == again, "byte for byte"
     document = json.loads(said)
     assert [_as_live(tick) for tick in document["ticks"]] == [_shown(decision) for decision in lived.decisions]

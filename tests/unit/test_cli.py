@@ -10,7 +10,9 @@ import yaml
 from flyball_lab.repository import ROOT
 from flyball_operator import __version__
 from flyball_operator.api.crd import custom_resource_definition, schema_hash
+from flyball_operator.cli.completions import commands_of
 from flyball_operator.cli.entry import main
+from flyball_operator.cli.main import parser
 
 
 def test_crd_prints_the_definition_for_kubectl_apply(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,3 +48,8 @@ def test_the_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "130  Ctrl-C" in capsys.readouterr().out
+
+
+def test_each_command_but_those_that_print_a_file_has_json() -> None:
+    without = {one.name for one in commands_of(parser()) if not any("--output" in of.flags for of in one.options)}
+    assert without == {"completion", "crd"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,10 @@ def a_service(status: dict[str, Any] | None = None, **changes: Any) -> dict[str,
 def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """Runs the command on a document; what it printed, in one line each."""
 
-    def run(document: object, *, code: int = 0) -> str:
+    def run(document: object, *options: str, code: int = 0) -> str:
         path = tmp_path / "service.yaml"
         path.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
-        assert main(["explain", "--file", str(path)]) == code
+        assert main(["explain", "--file", str(path), *options]) == code
         said = capsys.readouterr()
         return said.err if code else said.out
 
@@ -93,6 +94,16 @@ def test_it_tells_of_a_service_that_is_tuned(explained: Any) -> None:
         assert expected in said
     assert "PodsReady" not in said, "of what the reconciler does kubectl tells"
     assert max(map(len, said.splitlines())) <= 130
+
+
+def test_as_json_it_has_what_the_text_is_made_of(explained: Any) -> None:
+    said = json.loads(explained(a_service(TUNED), "-o", "json"))
+    assert (said["namespace"], said["name"], said["unattended_since"]) == ("team", "chat", "")
+    assert [one["metric"] for one in said["spec"]["objectives"]] == ["TimeToFirstToken"]
+    assert said["spec"]["tuning"]["mode"] == "Auto"
+    assert said["status"]["objectives"] == TUNED["objectives"]
+    assert said["status"]["tuning"]["bindingObjective"] == "ttft"
+    assert said["status"]["tuning"]["decisions"][0]["after"] == LIMITS
 
 
 def test_it_tells_what_is_asked_of_the_queue(explained: Any) -> None:

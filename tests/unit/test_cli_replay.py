@@ -71,7 +71,7 @@ def test_it_shows_each_change_and_what_was_seen_until_the_next(past: Path, repla
 
 
 def test_the_json_says_the_same_with_each_tick(past: Path, replayed: Replayed) -> None:
-    said, text = json.loads(replayed("--recorded", past, "--json")), replayed("--recorded", past)
+    said, text = json.loads(replayed("--recorded", past, "-o", "json")), replayed("--recorded", past)
     summary = said["summary"]
     assert said["start"] == "cold"
     assert [tick["time"] for tick in said["ticks"]][:2] == ["2026-09-21T14:13:25Z", "2026-09-21T14:13:30Z"]
@@ -87,7 +87,7 @@ def test_the_json_says_the_same_with_each_tick(past: Path, replayed: Replayed) -
 
 
 def test_the_same_recording_gives_the_same_bytes(past: Path, replayed: Replayed) -> None:
-    assert replayed("--recorded", past, "--json") == replayed("--recorded", past, "--json")
+    assert replayed("--recorded", past, "-o", "json") == replayed("--recorded", past, "-o", "json")
 
 
 def test_other_bounds_and_objectives_show_what_they_would_have_done(
@@ -98,7 +98,7 @@ def test_other_bounds_and_objectives_show_what_they_would_have_done(
         tuning={"bounds": {"maxNumScheduledTokens": {"min": 700}}},
         objectives=[{"name": "ttft", "metric": "TimeToFirstToken", "threshold": "900ms"}],
     )
-    said = json.loads(replayed("--recorded", past, "--file", other, "--json"))
+    said = json.loads(replayed("--recorded", past, "--file", other, "-o", "json"))
     assert said["summary"]["objectives_not_counted"] == ["ttft"]
     limits = [tick["setpoint"]["max_num_scheduled_tokens"] for tick in said["ticks"]]
     assert min(limits) >= 700
@@ -107,15 +107,15 @@ def test_other_bounds_and_objectives_show_what_they_would_have_done(
 
 
 def test_it_goes_on_from_status_where_that_is_asked_for(past: Path, replayed: Replayed, tmp_path: Path) -> None:
-    cold = json.loads(replayed("--recorded", past, "--json"))
+    cold = json.loads(replayed("--recorded", past, "-o", "json"))
     known = manifest() | {"status": {"tuning": {"setpoint": {"maxNumActiveSeqs": 40, "maxNumScheduledTokens": 1900}}}}
     path = tmp_path / "known.yaml"
     path.write_text(yaml.safe_dump(known))
-    warm = json.loads(replayed("--recorded", past, "--file", path, "--resume", "--json"))
+    warm = json.loads(replayed("--recorded", past, "--file", path, "--resume", "-o", "json"))
     assert warm["start"] == "resumed"
     assert warm["decisions"][0]["before"] == {"max_num_active_seqs": 40, "max_num_scheduled_tokens": 1900}
     assert cold["decisions"][0]["before"] == {"max_num_active_seqs": 128, "max_num_scheduled_tokens": 2048}
-    assert json.loads(replayed("--recorded", past, "--file", path, "--json"))["decisions"] == cold["decisions"]
+    assert json.loads(replayed("--recorded", past, "--file", path, "-o", "json"))["decisions"] == cold["decisions"]
 
 
 def test_a_recording_of_nothing_is_no_past(tmp_path: Path, replayed: Replayed) -> None:

@@ -51,7 +51,9 @@ def test_the_text_names_windows_experts_packing_and_what_it_leaves_out(
 
 
 def test_the_json_says_the_same_with_units(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["size", write(models.LLAMA3_70B), *GPU, "--tensor-parallel", "4", "--kv-dtype", "fp8", "--json"]) == 0
+    assert (
+        main(["size", write(models.LLAMA3_70B), *GPU, "--tensor-parallel", "4", "--kv-dtype", "fp8", "-o", "json"]) == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert said["kv_bytes_per_token"] == 327_680 // 2 // 4
     assert said["kv_dtype"] == "fp8"
@@ -77,7 +79,7 @@ def test_the_start_values_can_be_pasted_into_an_inference_service(
     ]
     assert main(command) == 0
     text = capsys.readouterr().out
-    assert main([*command, "--json"]) == 0
+    assert main([*command, "-o", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     pasted = yaml.safe_load(textwrap.dedent(text.partition("in an InferenceService:\n")[2]))["spec"]
     assert pasted == said["spec"]
@@ -144,7 +146,7 @@ def test_one_request_is_shown_once(write: Any, capsys: pytest.CaptureFixture[str
 
 def both(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
     """What a command says as JSON, and as text."""
-    assert main([*command, "--json"]) == 0
+    assert main([*command, "-o", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert main(command) == 0
     return said, capsys.readouterr().out
@@ -153,7 +155,7 @@ def both(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[Any, s
 def test_memory_alone_sizes_without_a_step(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     held = []
     for amount in ("24GiB", "24Gi", "25769803776", "25769803776 B"):
-        assert main(["size", write(models.LLAMA3_8B), "--memory", amount, "--json"]) == 0
+        assert main(["size", write(models.LLAMA3_8B), "--memory", amount, "-o", "json"]) == 0
         held.append(json.loads(capsys.readouterr().out))
     assert held[0]["step"] is None
     assert held[0] == held[1] == held[2] == held[3]
@@ -172,7 +174,7 @@ def test_the_names_of_each_engine(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("--max-num-seqs", "max_batch_size", "triton_max_batch_size", "--max-running-requests"):
         assert name in text
     assert "--num-scheduler-steps" in text.split("not in vLLM 0.32")[1]
-    assert main(["size", "--names", "--json"]) == 0
+    assert main(["size", "--names", "-o", "json"]) == 0
     assert {"purpose", "vllm", "tensorrt_llm", "triton", "sglang"} == json.loads(capsys.readouterr().out)["settings"][
         0
     ].keys()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from flyball_operator.cli.cluster import NotHadError, namespace_lease, one_service, reading
+from flyball_operator.cli.cluster import JSON, NotHadError, add_output, namespace_lease, one_service, reading
 from flyball_operator.cli.explanation import explanation
 from flyball_operator.cli.found_service import unattended_since
 from flyball_operator.cli.output import NOT_HAD, WRONG_INPUT
@@ -23,7 +24,11 @@ from flyball_operator.cli.services import (
 from flyball_operator.cli.terminal import fitting
 
 if TYPE_CHECKING:
+    from flyball_operator.api.v1alpha1 import InferenceService
     from flyball_operator.kube.api import KubeApi
+
+#: `unattended_since` is empty while an operator looks after the namespace, and where that is not known.
+_SHAPE: Final = '{"namespace", "name", "unattended_since", "spec": {"objectives", "tuning"}, "status"}'
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,6 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_options(
         parser, file_help="explain the object in this file, as `kubectl get -o yaml` prints it; -: standard input"
     )
+    add_output(parser, shape=_SHAPE)
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -48,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error(refused)
     try:
         raw, unattended = _read(options)
-        print(fitting(explanation(parsed(raw), unattended=unattended)))
+        service = parsed(raw)
+        if options.output == JSON:
+            print(json.dumps(_document(service, unattended), indent=2))
+        else:
+            print(fitting(explanation(service, unattended=unattended)))
     except WrongServiceError as error:
         print(f"flyball explain: {error}", file=sys.stderr)
         return WRONG_INPUT
@@ -56,6 +66,18 @@ def run(options: argparse.Namespace) -> int:
         print(f"flyball explain: {error}", file=sys.stderr)
         return NOT_HAD
     return 0
+
+
+def _document(service: InferenceService, unattended: str) -> dict[str, Any]:
+    """The document of `-o json`: what the text is made of."""
+    dumped = service.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {
+        "namespace": service.metadata.namespace,
+        "name": service.metadata.name,
+        "unattended_since": unattended,
+        "spec": {key: dumped["spec"][key] for key in ("objectives", "tuning")},
+        "status": dumped["status"],
+    }
 
 
 def _read(options: argparse.Namespace) -> tuple[Mapping[str, Any], str]:

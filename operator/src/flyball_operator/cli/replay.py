@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flyball_operator.cli.cluster import NotHadError
+from flyball_operator.cli.cluster import JSON, NotHadError, add_output
 from flyball_operator.cli.output import INTERRUPTED, NOT_HAD, WRONG_INPUT
 from flyball_operator.cli.prometheus_options import (
     WrongSettingError,
@@ -72,7 +72,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="FILE",
         help="take the answers, and without --file the service, from such a file",
     )
-    parser.add_argument("--json", action="store_true", help="the same and each tick as JSON, units in the names")
+    add_output(parser, shape="the same and each tick, units in the names")
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -149,8 +149,10 @@ def _replay(past: Past, options: argparse.Namespace) -> int:
     if failure and replay.ticks:
         failure += f" after {number(len(replay.ticks), 'tick')}"
     if replay.scraped:
-        json_or_text = as_json(replay, step=past.step) if options.json else as_text(replay, step=past.step)
-        print(json.dumps(json_or_text, indent=2) if options.json else json_or_text)
+        if options.output == JSON:
+            print(json.dumps(as_json(replay, step=past.step), indent=2))
+        else:
+            print(as_text(replay, step=past.step))
     elif not failure:
         meta = past.service.metadata
         failure, code = f"no samples of {meta.namespace}/{meta.name} with the UID {meta.uid} in this span", NOT_HAD

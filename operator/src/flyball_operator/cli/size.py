@@ -21,6 +21,7 @@ from flyball_lab.sizing.packing import NAMED
 from flyball_lab.sizing.presets import PRESETS
 from flyball_lab.sizing.request import KV_DTYPES, USUAL_CONTEXT, USUAL_UTILIZATION, SizingRequest
 from flyball_lab.sizing.size import size
+from flyball_operator.cli.cluster import JSON, add_output
 from flyball_operator.cli.output import WRONG_INPUT
 from flyball_operator.cli.size_report import as_json, as_text, names_as_text
 
@@ -54,7 +55,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help=f"share of the memory the engine may use: {USUAL_UTILIZATION:g}",
     )
     parser.add_argument("--preset", default="throughput", help=", ".join(PRESETS))
-    parser.add_argument("--json", action="store_true", help="the same as JSON, units in the names")
+    add_output(parser, shape="the same, units in the names")
     parser.add_argument("--names", action="store_true", help="what each setting is called in which engine, and no more")
     parser.set_defaults(run=run, parser=parser)
 
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the sizes, or the names; returns the exit code."""
     if options.names:
         document = {"settings": [asdict(row) for row in SETTINGS], "removed": [asdict(row) for row in REMOVED]}
-        print(json.dumps(document, indent=2) if options.json else names_as_text())
+        print(json.dumps(document, indent=2) if options.output == JSON else names_as_text())
         return 0
     try:
         sizing = size(_config(options.config), _device(options), _request(options))
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         where = "" if isinstance(error, ConfigError) else "--"
         print(f"flyball size: {where}{error}", file=sys.stderr)
         return WRONG_INPUT
-    print(json.dumps(as_json(sizing), indent=2) if options.json else as_text(sizing))
+    print(json.dumps(as_json(sizing), indent=2) if options.output == JSON else as_text(sizing))
     return 0
 
 
