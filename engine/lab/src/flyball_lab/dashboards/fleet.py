@@ -28,9 +28,9 @@ def fleet() -> builders.Dashboard:
     ).with_variable(
         panels.variable("namespace", f"label_values({queries.CONDITION}, namespace)", label="Namespace", several=True)
     )
-    for one in (*_numbers(), _objectives(), _services()):
+    for one in (*_numbers(), _objectives(), _services(), _burn(), _load(), _capacity(), _replicas(), _cost()):
         made = made.with_panel(one)
-    return made.with_panel(_burn()).with_panel(_load()).with_panel(_capacity()).with_panel(_replicas())
+    return made
 
 
 def _counted(selector: str) -> str:
@@ -130,6 +130,15 @@ def _replicas() -> Panel:
             Query(queries.named(queries.pods(queries.FLEET)), "{{namespace}}/{{service}}"),
             Query(_desired(), "{{namespace}}/{{service}} desired", dashed=True),
         ],
+    )
+
+
+def _cost() -> Panel:
+    return panels.lines(
+        "Cost of a met request",
+        "Seconds of a pod for each request that met all its objectives. Multiply it by what a pod costs in a second.",
+        [Query(queries.named(queries.pod_seconds(queries.FLEET)), "{{namespace}}/{{service}}")],
+        unit="s",
     )
 
 

@@ -91,6 +91,13 @@ def pods(selector: str) -> str:
     return f"count by ({NAMESPACE}, {UID}) ({each})"
 
 
+def pod_seconds(selector: str) -> str:
+    """Seconds of a scraped pod for each request that met all objectives; no series while there is none."""
+    met = f'{MetricName.ALL_OBJECTIVES_REQUESTS}{{{selector},outcome="met"}}'
+    each = f"max by ({NAMESPACE}, {UID}, {POD}, objectives) (rate({met}[{RATE}]))"
+    return f"{pods(selector)} / ({_summed(each, NAMESPACE, UID)} > 0)"
+
+
 def quantile(share: float, metric: MetricName, selector: str, *labels: str) -> str:
     """A quantile of a histogram of engines."""
     by = ", ".join(("le", *labels))
