@@ -13,10 +13,11 @@ from flyball_lab.pages.theme import LIGHT
 
 #: Points: of a cell, around it, and from line to line of text.
 _WIDTH, _GAP, _LINE = 226.8, 14.0, 9.5
-_FONT: Final = "font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 7px"
+_SIZE: Final = 7.0
+_FONT: Final = f"font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: {_SIZE:g}px"
 #: Names to a line of a legend, and characters of a name.
 _BESIDE, _NAME = 2, 24
-#: Points that a character of a table takes at the most, where there is room.
+#: Points that a character of a table takes. Where there is less room, its text is smaller.
 _CHARACTER: Final = 4.0
 
 
@@ -74,11 +75,13 @@ def _legend(names: Sequence[str], top: float) -> Iterator[str]:
 
 
 def _table(table: Table) -> tuple[str, float]:
-    longest = [max(map(len, column)) + 3 for column in zip(table.heads, *table.rows, strict=True)]
-    places = [_WIDTH * sum(longest[:place]) / max(sum(longest), _WIDTH / _CHARACTER) for place in range(len(longest))]
+    longest = [max(map(len, column)) + 2 for column in zip(table.heads, *table.rows, strict=True)]
+    character = min(_CHARACTER, _WIDTH / sum(longest))
+    places = [character * sum(longest[:place]) for place in range(len(longest))]
+    size = f"font-size: {_SIZE * character / _CHARACTER:.3g}px"
     lines = [_text(table.title, 0, _LINE, "font-weight: bold; font-size: 8px")]
     for number, row in enumerate([table.heads, *table.rows]):
-        style = f"fill: {LIGHT['soft']}" if number == 0 else ""
+        style = f"fill: {LIGHT['soft']}; {size}" if number == 0 else size
         lines += [_text(cell, x, (number + 2.5) * _LINE, style) for x, cell in zip(places, row, strict=True)]
     return "".join(lines), (len(table.rows) + 3.5) * _LINE
 
