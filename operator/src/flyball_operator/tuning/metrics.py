@@ -19,6 +19,8 @@ from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.state import Decision
 
 _SERVICE: Final = ("namespace", "service")
+#: What held the limits where nothing did.
+_CHANGED: Final = "changed"
 _Metric = TypeVar("_Metric", Counter, Gauge)
 #: A change lands between steps, which take from a millisecond to seconds.
 _SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 15.0)
@@ -110,7 +112,7 @@ class TunerMetrics:
 
     def decided(self, namespace: str, service: str, decision: Decision, fit: Fit | None) -> None:
         """A decision was taken."""
-        hold = "changed" if decision.hold is None else decision.hold.value
+        hold = _CHANGED if decision.hold is None else decision.hold.value
         self._decisions.labels(namespace, service, hold).inc()
         if fit is not None:
             self._show(self._error, namespace, service, fit.error)
@@ -163,6 +165,8 @@ class TunerMetrics:
     def began(self, namespace: str, service: str) -> None:
         """A tuner of a service begins. Two tuners may have one name: that of a service that was made again."""
         self._tuners[namespace, service] += 1
+        # A series that begins with 1 has not increased: no dashboard would show the first change.
+        self._decisions.labels(namespace, service, _CHANGED)
 
     def ended(self, namespace: str, service: str) -> None:
         """A tuner of a service ends, and with the last of its name the series go."""
