@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -50,6 +52,17 @@ def test_the_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
     assert "130  Ctrl-C" in capsys.readouterr().out
 
 
-def test_each_command_but_those_that_print_a_file_has_json() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [(("--help",), 0, "usage: flyball-bench"), (("run", "--no-such"), 2, "flyball-bench run: error")],
+)
+def test_bench_is_the_program_of_that_name(arguments: tuple[str, ...], code: int, said: str) -> None:
+    command = [sys.executable, "-m", "flyball_operator.cli", "bench", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert said in ended.stdout + ended.stderr
+
+
+def test_each_command_but_those_with_files_has_json() -> None:
     without = {one.name for one in commands_of(parser()) if not any("--output" in of.flags for of in one.options)}
-    assert without == {"completion", "crd"}
+    assert without == {"bench", "completion", "crd"}

@@ -11,7 +11,7 @@ import yaml
 
 from flyball_operator import __version__
 from flyball_operator.api import crd
-from flyball_operator.cli import completion, diff, explain, pause, replay, size, top, watch, why
+from flyball_operator.cli import bench, completion, diff, explain, pause, replay, size, top, watch, why
 from flyball_operator.cli.bundle import command as support_bundle
 from flyball_operator.cli.doctor import command as doctor
 from flyball_operator.cli.output import EXIT_CODES
@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     show = commands.add_parser("crd", help="print the CustomResourceDefinition that this version serves")
     show.add_argument("--hash", action="store_true", help="print the hash of its schema instead")
     show.set_defaults(run=_crd, parser=show)
+    bench.add_to(commands)
     completion.add_to(commands, parser)
     diff.add_to(commands)
     doctor.add_to(commands)
