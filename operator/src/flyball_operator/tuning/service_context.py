@@ -21,6 +21,7 @@ from flyball_operator.tuning.policy import first_policy
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.spec import tuning_spec
 from flyball_operator.tuning.state import TuningState
+from flyball_operator.tuning.unchanged import Equal
 
 _log: Final = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ class Generations:
         self._given = dependencies.given
         self._uid = service.metadata.uid
         self._epoch = 0
+        self._bounds = Equal(GenerationBounds)
         tuning = service.status.tuning
         self.generation = max(counted_on(tuning.generation), self._given.get(self._uid, 0))
         #: The epoch that status has: it was written under that, and under another one only with the next change.
@@ -149,9 +151,7 @@ class Generations:
 
     def reach(self, status: InferenceServiceStatus) -> GenerationBounds:
         """How far numbers can have got by now."""
-        return GenerationBounds(
-            epoch=self.epoch, recorded=max(status.epoch, status.tuning.epoch), given=self.generation
-        )
+        return self._bounds(self.epoch, max(status.epoch, status.tuning.epoch), self.generation)
 
     def advance(self) -> tuple[int, int, bool]:
         """Take the next number. Returns what to give to `restore` if it cannot be written."""
@@ -167,9 +167,9 @@ class Generations:
         """Note that the present number goes to engines."""
         self._given[self._uid] = self.generation
 
-    def repair(self, claimed: Iterable[Generation], reach: GenerationBounds) -> None:
+    def repair(self, unexplained: Iterable[Generation], reach: GenerationBounds) -> None:
         """Have an epoch taken that orders above numbers of engines that nothing explains, where one can be."""
-        remedies = [reach.remedy(found) for found in claimed if reach.doubt(found) is not None]
+        remedies = [reach.remedy(found) for found in unexplained]
         above = max((epoch for epoch in remedies if epoch is not None), default=None)
         if above is not None:
             self._leadership.raise_epoch(above)

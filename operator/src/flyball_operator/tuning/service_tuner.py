@@ -129,7 +129,8 @@ class ServiceTuner:
             return
         self._engine_pods.observe(observation, context.setpoint)
         if context.may_act:
-            context.generations.repair(self._engine_pods.claimed(), context.bounds())
+            reach = context.bounds()
+            context.generations.repair(self._engine_pods.answers.unexplained(reach), reach)
         # While Prometheus has no steps for us: limits hold, the model stays fresh.
         if (window := self._signals.steps_read_back(observation, self._engine_pods.steps, now)) is not None:
             context.state = learn_steps(context.state, window)
@@ -201,7 +202,7 @@ class ServiceTuner:
     @property
     def _pods_observed(self) -> PodsObserved:
         pods = self._engine_pods
-        return PodsObserved(stuck=pods.stuck(), moving=pods.moving, live=self._rollout.live)
+        return PodsObserved(stuck=pods.answers.stuck, moving=pods.answers.moving, live=self._rollout.live)
 
 
 def _tripped(events: EventRecorder) -> Callable[[str], None]:

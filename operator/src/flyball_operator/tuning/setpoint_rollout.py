@@ -18,10 +18,10 @@ from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.decision_history import is_change
 from flyball_operator.tuning.report.status_reporter import StatusReporter
-from flyball_operator.tuning.report.unchanged import Unchanged
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState
+from flyball_operator.tuning.unchanged import Unchanged
 
 
 class SetpointRollout:
@@ -129,7 +129,11 @@ class SetpointRollout:
         live, numbers = self._context.setpoint, self._context.generations
         if live is None:
             return False
-        return numbers.afresh or numbers.generation > live.generation or self._engine_pods.overtaken(live)
+        return (
+            numbers.afresh
+            or numbers.generation > live.generation
+            or self._engine_pods.answers.overtaken(live, self._context.bounds())
+        )
 
     @property
     def _asked(self) -> Queueing:

@@ -16,20 +16,19 @@ from typing import Any, Final
 
 from flyball_engine.adapters import Adapter
 from flyball_engine.contract import (
-    Generation,
     Refusal,
     Setpoint,
 )
 from flyball_operator.api.v1alpha1 import InferenceServiceSpec
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
-from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError, UnreachableError
+from flyball_operator.engines.errors import EngineError, SetpointRefusedError
 from flyball_operator.tuning import tracing
+from flyball_operator.tuning.actuate.engine_answers import EngineAnswers, doubt_of
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
     EngineHandle,
     generation_of,
     is_contested,
-    reason_of,
     trip_message,
     waits,
     watchdog_clamps,
@@ -38,7 +37,7 @@ from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.known_engines import KnownEngines
 from flyball_operator.tuning.actuate.lacks import Lacks, supported_setpoint
 from flyball_operator.tuning.actuate.setpoint_trial import TrialObservation
-from flyball_operator.tuning.adapters import Told, pending, told
+from flyball_operator.tuning.adapters import pending, told
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.observe.stall import VERIFY_SECONDS
 from flyball_operator.tuning.ports import EnginePod
@@ -87,6 +86,8 @@ class EnginePods:
     _confirmed: Setpoint | None = None
     #: When some pod is due next, and what this was found for. None: after an exchange, or with other pods.
     _due: tuple[float, Setpoint, tuple[str, Setpoint | None] | None] | None = None
+    #: None likewise.
+    _answers: EngineAnswers | None = None
 
     def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
@@ -96,7 +97,7 @@ class EnginePods:
             handle = self._handles.get(pod.uid)
             container = (pod.container_id, pod.restarts)
             kept[pod.uid] = handle if handle is not None and handle.container == container else EngineHandle(container)
-        self._handles, self._due = kept, None
+        self._handles, self._due, self._answers = kept, None, None
         self._all_ready = len(self._ready) == len(pods)
         self.known.update_pods(pods)
 
@@ -117,23 +118,22 @@ class EnginePods:
 
     def _shown(self, found: Signals, live: Setpoint | None) -> bool:
         """Whether Prometheus shows of all cores that answered last what a read-back would."""
-        handles = self._handles.values()
-        cores = sum(len(handle.read_back.cores) for handle in handles if handle.read_back is not None)
-        trips = sum(sum(handle.trips.values()) for handle in handles)
-        return (
-            live is not None
-            and self._all_ready
-            and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
-        )
+        if live is None or not self._all_ready:
+            return False
+        answers = self.answers
+        return found.confirms(generation_of(live), pods=self.ready, cores=answers.cores, trips=answers.trips)
+
+    @property
+    def answers(self) -> EngineAnswers:
+        """What the answers of the engines come to."""
+        if self._answers is None:
+            self._answers = EngineAnswers(self._handles, self._ready, foreign=self.known.foreign)
+        return self._answers
 
     @property
     def ready(self) -> int:
         """Ready pods."""
         return len(self._ready)
-
-    def applied(self, setpoint: Setpoint) -> int:
-        """Ready pods of which every core has confirmed this setpoint, and runs under it."""
-        return sum(1 for handle in self._handles.values() if handle.has(setpoint) and not watchdog_clamps(handle))
 
     def accepted(self) -> dict[str, Setpoint]:
         """The setpoint that each pod holds, by UID, as last read back; those that hold none are not in it."""
@@ -146,16 +146,6 @@ class EnginePods:
         held = [found.accepted for found in read if found.governed and found.accepted is not None]
         return max(held, key=Setpoint.order, default=None)
 
-    def told_adapters(self) -> dict[str, Told]:
-        """What became of the adapters of each pod that was read, by its name."""
-        read = {self._ready[uid].name: handle.read_back for uid, handle in self._handles.items()}
-        return {name: told(found) for name, found in read.items() if found is not None}
-
-    @property
-    def running(self) -> bool:
-        """Whether some engine had requests when it was last read back."""
-        return any(handle.requests > 0 for handle in self._handles.values())
-
     def busiest(self, since: float) -> EnginePod | None:
         """The governed pod with the most requests, of which most is to be seen; None if all have something wrong.
 
@@ -166,7 +156,7 @@ class EnginePods:
             uid: (handle.verified_at >= since, handle.requests)
             for uid, handle in self._handles.items()
             if handle.read_back is not None and handle.read_back.governed and handle.problem is None
-            if not _doubt(handle, reach)
+            if not doubt_of(handle, reach)
         }
         return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
 
@@ -185,77 +175,15 @@ class EnginePods:
             steps=handle.steps.made if handle.steps is not None else 0,
         )
 
-    @property
-    def steps_made(self) -> int:
-        """Steps that the engines have made since their starts, all together."""
-        return sum(handle.steps.made for handle in self._handles.values() if handle.steps is not None)
-
-    def biases(self) -> dict[str, float]:
-        """What steps take over what the model says, by the name of each pod that tells."""
-        found = {self._ready[uid].name: handle.bias for uid, handle in self._handles.items()}
-        return {name: bias for name, bias in found.items() if bias is not None}
-
-    def stuck(self) -> str | None:
-        """The pods whose cores step and let nobody in, where they are half of all or more; None if they are not.
-
-        One whose watchdog tripped runs under its start values, and a core that does not step hears of no change. Of a
-        few among many it is not the policy.
-        """
-        names = [
-            self._ready[uid].name
-            for uid, handle in self._handles.items()
-            if any(found.stepping for found in handle.stuck) and not watchdog_clamps(handle)
-        ]
-        return ", ".join(sorted(names)[:_NAMED]) if names and 2 * len(names) >= len(self._handles) else None
-
-    @property
-    def moving(self) -> bool:
-        """Whether no core is seen to stand still, be it for a moment."""
-        return not any(s.seen > s.since for handle in self._handles.values() for s in handle.stalls.values())
+    def problems(self, reach: GenerationBounds, asked: Queueing, *, sheds: bool = False) -> list[tuple[Reason, str]]:
+        """What is wrong, the gravest first, by pod. Users `asked` for this; `sheds`: requests are to be refused."""
+        lacks = self.known.lacks if self.known.governed else None
+        return self.answers.problems(reach, lacks, asked, sheds)
 
     @property
     def lacks(self) -> Lacks:
         """What the pods lack of what they may be told."""
         return self.known.lacks
-
-    def claimed(self) -> list[Generation]:
-        """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
-        return [found for handle in self._handles.values() if (found := handle.claimed) is not None]
-
-    def overtaken(self, live: Setpoint) -> bool:
-        """Whether an engine holds numbers that order above these and can be, or another body under them.
-
-        A new number mends that. An engine that reports another body under the new number, too, gets no further
-        numbers: nobody had that one before, so the engine lies.
-        """
-        reach = self.reach()
-        above = any(found.order() > live.order() and reach.doubt(found) is None for found in self.claimed())
-        contested = (handle for handle in self._handles.values() if is_contested(handle.problem))
-        return above or any(handle.contested == generation_of(live) for handle in contested)
-
-    def problems(self, asked: Queueing, *, sheds: bool = False) -> list[tuple[Reason, str]]:
-        """What is wrong, the gravest first, by pod. Users `asked` for this; `sheds`: requests are to be refused."""
-        found, reach = list[tuple[Reason, str]](), self.reach()
-        for uid, handle in self._handles.items():
-            name = self._ready[uid].name
-            if handle.read_back is not None and not handle.read_back.governed:
-                found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
-            elif doubt := _doubt(handle, reach):
-                found.append((Reason.UNEXPLAINED, f"{name}: {doubt}"))
-            elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
-                reason = reason_of(handle.problem)
-                # What does not let us in may have the plugin.
-                closed = isinstance(handle.problem, UnreachableError) and handle.problem.closed
-                advice = f"; {_NO_PLUGIN}" if self.known.foreign and closed else ""
-                found.append((reason, f"{name}: {handle.problem}{advice}"))
-            if clamps := watchdog_clamps(handle):
-                found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip_message(clamps)}"))
-            if stuck := handle.stuck:
-                still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
-                found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
-        if self.known.governed:
-            found += [(Reason.UNSUPPORTED, lacks)] if (lacks := self.lacks.told(asked, sheds=sheds)) else []
-        return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
     def steps(self) -> dict[str, dict[CellKey, Sums]]:
         """Cumulative steps of each start of each pod, where they were read back last."""
@@ -360,7 +288,7 @@ class EnginePods:
         self._received(address.key, handle, answer)
         if handle is None:
             return
-        now, self._due = self.clock(), None
+        now, self._due, self._answers = self.clock(), None, None
         if isinstance(answer, Acknowledged):
             handle.written_at, handle.wait, handle.contested = now, LEAST_WAIT, None
             self.on_applied(answer)
@@ -377,7 +305,7 @@ class EnginePods:
 
     def _received(self, uid: str, asked: EngineHandle | None, answer: Answer, *, whole: bool = True) -> None:
         """Take an answer in, unless the pod went or restarted while it was on its way."""
-        handle, self._due = self._handles.get(uid), None
+        handle, self._due, self._answers = self._handles.get(uid), None, None
         if handle is None or handle is not asked:
             return
         if not isinstance(answer, Acknowledged):
@@ -390,29 +318,6 @@ class EnginePods:
             self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
 
 
-def _doubt(handle: EngineHandle, reach: GenerationBounds) -> str:
-    """What is wrong with the numbers that a pod answers with, empty if nothing is."""
-    return reach.message(handle.claimed) if handle.claimed is not None else ""
-
-
 def _start(uid: str, handle: EngineHandle) -> str:
     """The name of one start of one pod's engine."""
     return f"{uid}/{handle.container}"
-
-
-_NO_PLUGIN: Final = (
-    "if its log says nothing of Flyball, install the plugin and restart the pod; if it says"
-    " ControlPortFailed, choose another spec.workload.controlPort"
-)
-#: So many pods are named in one sentence.
-_NAMED: Final = 3
-_GRAVITY: Final = (
-    Reason.FENCED,
-    Reason.UNEXPLAINED,
-    Reason.UNGOVERNED,
-    Reason.WATCHDOG_TRIPPED,
-    Reason.ADMISSION_STUCK,
-    Reason.UNSUPPORTED,
-    Reason.PUSH_FAILED,
-    Reason.UNREACHABLE,
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from flyball_engine.contract import AnyKnob, OrderKnob, ReadBack, Setpoint
@@ -28,23 +28,14 @@ class KnownEngines:
         #: Whether others make the pods.
         self.foreign = False
         self.lacks = Lacks()
+        #: Whether some pod has said that its engine is governed.
+        self.governed = False
+        #: Most requests and tokens that any engine was started with; None while none has said so. Others clamp.
+        self.ceilings: tuple[int, int] | None = None
         self._read: dict[str, ReadBack] = {}
         self._unknown: dict[str, dict[AnyKnob, str]] = {}
         self._were_ready: set[str] = set()
         self._counted: set[str] = set()
-
-    @property
-    def governed(self) -> bool:
-        """Whether some pod has said that its engine is governed."""
-        return any(found.governed for found in self._counting())
-
-    @property
-    def ceilings(self) -> tuple[int, int] | None:
-        """Most requests and tokens that any engine was started with; None while none has said so. Others clamp."""
-        found = [core.ceilings for one in self._counting() for core in one.cores]
-        if not found:
-            return None
-        return max(one.max_num_seqs for one in found), max(one.max_num_batched_tokens for one in found)
 
     def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now, and forget those that are gone."""
@@ -69,15 +60,15 @@ class KnownEngines:
                 self._unknown.setdefault(uid, {})[knob] = f"the plugin in the pod is older than {what}"
         self._note()
 
-    def _counting(self) -> Iterable[ReadBack]:
-        return (found for uid, found in self._read.items() if uid in self._counted)
-
     def _note(self) -> None:
         """One that is not governed is told less, the others are not."""
-        read = self._read.items()
-        found = Lacks.of(
-            (one, self._unknown.get(uid, {})) for uid, one in read if one.governed and uid in self._counted
-        )
+        counted = {uid: found for uid, found in self._read.items() if uid in self._counted}
+        sizes = [core.ceilings for one in counted.values() for core in one.cores]
+        self.ceilings = None
+        if sizes:
+            self.ceilings = max(one.max_num_seqs for one in sizes), max(one.max_num_batched_tokens for one in sizes)
+        self.governed = any(one.governed for one in counted.values())
+        found = Lacks.of((one, self._unknown.get(uid, {})) for uid, one in counted.items() if one.governed)
         # While they are equal, they shall be the same: what is made of them is not made anew then.
         if self.governed and found != self.lacks:
             self.lacks = found

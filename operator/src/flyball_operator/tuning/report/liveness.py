@@ -37,8 +37,9 @@ class Liveness:
         self, decision: Decision, state: TuningState, observation: Observation, engine_pods: EnginePods
     ) -> None:
         """Note what was decided on what, and whether engines have requests."""
+        answers = engine_pods.answers
         self._decision_age = self._decision_age.after(
-            decision, state, observation, running=engine_pods.running, steps=engine_pods.steps_made, now=self._clock()
+            decision, state, observation, running=answers.running, steps=answers.steps_made, now=self._clock()
         )
 
     def without_engines(self) -> None:

@@ -26,7 +26,7 @@ class SlowPodReport:
 
     def compare_pods(self, event_recorder: EventRecorder) -> int:
         """Name the pods that are clearly slower than the others, and those that are no longer. Returns how many are."""
-        before, biases = self.slow_pods, self._engine_pods.biases()
+        before, biases = self.slow_pods, self._engine_pods.answers.biases
         self._slow = slow_pods.watched(self._slow, biases, self._clock())
         event_recorder.pending += slow_pods.events(before, self.slow_pods, biases)
         return len(self.slow_pods)

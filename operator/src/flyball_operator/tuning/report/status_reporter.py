@@ -35,10 +35,10 @@ from flyball_operator.tuning.report.event_recorder import ConditionStates, Event
 from flyball_operator.tuning.report.liveness import Liveness
 from flyball_operator.tuning.report.scaling_report import RESCALED, ScalingReport, scaling_verdict
 from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
-from flyball_operator.tuning.report.unchanged import Equal, Unchanged
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.state import Decision
 from flyball_operator.tuning.tunables import TUNABLES
+from flyball_operator.tuning.unchanged import Equal, Unchanged
 
 _WINDOW: Final = "5m"
 _SCALING: Final = ConditionType.SCALING_ACTIVE
@@ -135,14 +135,14 @@ class StatusReporter:
     def states(self, *, late: bool = False) -> ConditionStates:
         """Our conditions. `late`: no tick is completed any more."""
         context, pods, live = self._context, self._engine_pods, self._context.setpoint
-        spec, state = context.spec, context.state
+        spec, state, reach = context.spec, context.state, context.bounds()
         asked = spec.queueing if spec.paused is None else context.queueing
         progress = SetpointProgress(
             mode=spec.mode,
             ready_pods=pods.ready,
-            applied_pods=pods.applied(live) if live is not None else 0,
+            applied_pods=pods.answers.applied(live),
             limits=self._shown(live, context.queueing),
-            problems=conditions.FENCED if context.fenced else pods.problems(asked, sheds=spec.refuses),
+            problems=conditions.FENCED if reach.fenced else pods.problems(reach, asked, sheds=spec.refuses),
             paused=spec.paused,
             trial_pod=self._trial_rollout.pod,
             stalled=self.liveness.stall if late else None,
@@ -168,7 +168,7 @@ class StatusReporter:
             one.type == ConditionType.PROGRESSING and one.reason == ReconcileReason.ROLLOUT_COMPLETE for one in known
         )
         adapters = (
-            adapters_verdict(listed, pods.told_adapters(), ready_pods=pods.ready, rolled_out=rolled_out)
+            adapters_verdict(listed, pods.answers.adapters, ready_pods=pods.ready, rolled_out=rolled_out)
             if listed is not None
             else None
         )
@@ -221,7 +221,7 @@ class StatusReporter:
             epoch=context.generations.written_epoch,
             generation=context.generations.generation,
             setpoint=self._live(live, context.queueing),
-            applied_pods=f"{pods.applied(live) if live is not None else 0}/{pods.ready}",
+            applied_pods=f"{pods.answers.applied(live)}/{pods.ready}",
             model=self._model(state.step_time),
             binding_objective=self._binding[:63],
             capacity=self._capacity.capacity,
