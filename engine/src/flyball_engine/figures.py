@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Context, Decimal
+from functools import cache
 from typing import Final
 
 #: Seconds in each unit of a duration, the smallest first.
@@ -48,7 +49,12 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 def _rounded(value: float | Decimal, digits: int) -> Decimal:
-    return Context(prec=digits).create_decimal(value)
+    return _context(digits).create_decimal(value)
+
+
+@cache
+def _context(digits: int) -> Context:
+    return Context(prec=digits)
 
 
 def _plain(value: Decimal) -> str:

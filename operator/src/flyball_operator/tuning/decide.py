@@ -8,6 +8,7 @@ not observed. Pure: state goes in and comes out, time is a parameter (Unix secon
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_not
 
 from flyball_engine.figures import figure
 from flyball_engine.model import StepModel
@@ -57,7 +58,9 @@ def decide(
         output=proposal.output,
         rolled_back=proposal.urgent and proposal.hold is HoldReason.ROLLED_BACK,
     )
-    return replace(state, policy=proposal.policy, filters=tuple(filters)), decision
+    if proposal.policy is not state.policy or any(map(is_not, filters, state.filters)):
+        state = replace(state, policy=proposal.policy, filters=tuple(filters))
+    return state, decision
 
 
 def _proposed(state: TuningState, tick: Tick) -> tuple[TuningState, Proposal]:

@@ -288,8 +288,9 @@ def nearly_equal(present: Policy, wanted: Policy) -> bool:
         return False
     if step is None or new_step is None:
         return step is new_step
-    alike = difference(step.model.step_model(), new_step.model.step_model()) <= TUNABLES.hysteresis
-    return alike and near(step.seconds, new_step.seconds)
+    if not near(step.seconds, new_step.seconds):
+        return False
+    return step.model is new_step.model or _difference(step.model, new_step.model) <= TUNABLES.hysteresis
 
 
 def near(present: float, wanted: float) -> bool:
@@ -303,6 +304,10 @@ def difference(one: StepModel, other: StepModel) -> float:
 
 
 @lru_cache(_MODELS)
+def _difference(one: ModelSpec, other: ModelSpec) -> float:
+    return difference(one.step_model(), other.step_model())
+
+
 def _compared(model: StepModel) -> tuple[float, ...]:
     return tuple(
         model.seconds(decodes=n, prefill_tokens=p, context=before, kv_tokens=n * each)
@@ -338,6 +343,8 @@ def edited_first(present: Policy, spec: TuningSpec, *, trusted: bool) -> Policy 
     What the first one refuses goes with what asked for it, and need not wait for a model that may never be. The limits
     do so too, unless a model is `trusted`: then the law moves them.
     """
+    if trusted and (present.shed is not None or present.queued_tokens is None):
+        return None
     wanted = first_policy(spec)
     if not trusted and present == replace(wanted, queued_tokens=None):
         # The limit was the user's, who has none any more.

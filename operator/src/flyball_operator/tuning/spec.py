@@ -121,7 +121,7 @@ class TuningSpec:
         """Whether prompts are to be served in the on-time order: asked for, and some objective says by when."""
         return self.order is Order.ON_TIME and self._has_deadline
 
-    @property
+    @cached_property
     def _has_deadline(self) -> bool:
         return any(objective.metric in DEADLINES for objective in self.objectives)
 
@@ -137,7 +137,7 @@ class TuningSpec:
         due = tuple(one.model_copy(update={update: deadlines.get(one.name)}) for one in self.classes.classes)
         return self.classes.model_copy(update={"classes": due})
 
-    @property
+    @cached_property
     def deadlines(self) -> str:
         """Names of the objectives that say by when a first token must be there."""
         return ", ".join(objective.name for objective in self.objectives if objective.metric in DEADLINES)

@@ -6,9 +6,10 @@ Figures are quantised, so that equal means equal and a status is not rewritten f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Final
 
 from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, OnTime, Shed, StepBudget
@@ -47,6 +48,7 @@ _LOAD: Final = (
     "drafted",
     "made",
 )
+_load: Final = attrgetter(*_LOAD)
 #: What is told of the load stays while it is right within this share.
 LOAD_SHOWN_WITHIN: Final = 0.25
 _SLOW_PODS: Final = 8
@@ -166,14 +168,21 @@ def model_status(step_time: StepTimeEstimator) -> StepModelStatus:
     )
 
 
-def workload_status(before: WorkloadStatus | None, workload: Workload) -> WorkloadStatus:
-    """The load as status shows it: as `before`, while all of that is right within a quarter."""
-    kept = workload_of(before)
+def workload_status(
+    before: WorkloadStatus | None,
+    workload: Workload,
+    read: Callable[[WorkloadStatus | None], Workload | None] | None = None,
+) -> WorkloadStatus:
+    """The load as status shows it: as `before`, while all of that is right within a quarter.
+
+    `read`: what knows the load `before`, without which it is read anew.
+    """
+    kept = (read or workload_of)(before)
     if before is not None and kept is not None:
-        pairs = ((getattr(kept, name), getattr(workload, name)) for name in _LOAD)
+        pairs = zip(_load(kept), _load(workload), strict=True)
         if all(abs(now - shown) <= LOAD_SHOWN_WITHIN * shown for shown, now in pairs):
             return before
-    return WorkloadStatus(**{name: figure(getattr(workload, name), 2) for name in _LOAD})
+    return WorkloadStatus(**{name: figure(value, 2) for name, value in zip(_LOAD, _load(workload), strict=True)})
 
 
 def workload_of(status: WorkloadStatus | None) -> Workload | None:

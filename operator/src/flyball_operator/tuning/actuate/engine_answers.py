@@ -1,6 +1,6 @@
 """What the answers of one service's engines come to. They come every 15 s or more, and are asked about at every tick.
 
-So this is made anew with each answer, and works out what is asked for once. Pure.
+So this is made anew with each answer, and works out what is asked for once.
 """
 
 from __future__ import annotations

@@ -27,13 +27,14 @@ def non_negative(gram: Matrix, goal: Matrix, free: Mask) -> Matrix:
     """
     slack = -_ROUNDING * np.abs(goal).max(axis=1, keepdims=True)
     fewest, chances = np.full(len(goal), goal.shape[1] + 1), np.full(len(goal), _CHANCES)
+    identity = np.eye(goal.shape[1])
     while True:
-        found = _solved(gram, goal, free)
-        gradient = (gram @ found[:, :, None])[:, :, 0] - goal
+        found = _solved(gram, goal, free, identity)
+        gradient = (found[:, None, :] @ gram)[:, 0] - goal
         wrong = np.where(free, found < 0.0, gradient < slack)
-        count = wrong.sum(axis=1)
-        if not count.any():
+        if not wrong.any():
             return found
+        count = wrong.sum(axis=1)
         fewer = count < fewest
         chances = np.where(fewer, _CHANCES, chances - 1)
         fewest = np.minimum(count, fewest)
@@ -43,9 +44,8 @@ def non_negative(gram: Matrix, goal: Matrix, free: Mask) -> Matrix:
         free = free ^ wrong
 
 
-def _solved(gram: Matrix, goal: Matrix, free: Mask) -> Matrix:
+def _solved(gram: Matrix, goal: Matrix, free: Mask, identity: Matrix) -> Matrix:
     """Where the free coefficients have no gradient, and the others are zero."""
-    both = free[:, :, None] & free[:, None, :]
-    masked = np.where(both, gram, np.eye(goal.shape[1]))
-    found: Matrix = np.linalg.solve(masked, np.where(free, goal, 0.0)[:, :, None])[:, :, 0]
+    masked = np.where(free[:, :, None] & free[:, None, :], gram, identity)
+    found: Matrix = np.linalg.solve(masked, (goal * free)[:, :, None])[:, :, 0]
     return found

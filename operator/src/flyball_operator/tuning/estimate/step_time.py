@@ -64,6 +64,8 @@ class CellMeans:
 Rows: TypeAlias = "array[float]"
 _NAMES: Final = ("at", "seconds", "weight", "steps", "tokens", "decodes", "attention", "kv_tokens", "mixed")
 _STEPS: Final = 3
+#: Of a model.
+_COEFFICIENTS: Final = 7
 _WIDTH: Final = 9
 _NO_ROWS: Final = array("d")
 
@@ -242,23 +244,22 @@ class _Table:
         return exponents
 
     def features(self, kappas: Sequence[int]) -> Matrix:
-        """What each coefficient is multiplied with, by κ and row."""
-        tokens, hinge = self.tokens, np.array(kappas, dtype=np.float64)[:, None]
-        # Without a hinge there is one slope: two columns, one of them constant, could not be told from t0.
-        hinge = np.where(hinge > 1.0, hinge, np.inf)
-        features = np.empty((len(kappas), len(tokens), 7))
-        features[:, :, 0] = 1.0
-        features[:, :, 1] = self.mixed
-        features[:, :, 2] = np.minimum(tokens, hinge)
-        features[:, :, 3] = np.maximum(0.0, tokens - hinge)
-        features[:, :, 4] = self.decodes
-        features[:, :, 5] = self.attention
-        features[:, :, 6] = self.kv_tokens
+        """What each coefficient is multiplied with, by κ, coefficient and row."""
+        # Without a hinge there is one slope: two of them, one constant, could not be told from t0.
+        tokens, hinge = self.tokens, np.array([[kappa if kappa > 1 else math.inf] for kappa in kappas])
+        features = np.empty((len(kappas), _COEFFICIENTS, len(tokens)))
+        features[:, 0] = 1.0
+        features[:, 1] = self.mixed
+        below = np.minimum(tokens, hinge, out=features[:, 2])
+        np.subtract(tokens, below, out=features[:, 3])
+        features[:, 4] = self.decodes
+        features[:, 5] = self.attention
+        features[:, 6] = self.kv_tokens
         return features
 
     def predicted(self, model: StepModel) -> Matrix:
         """Seconds the model gives the mean step of each row."""
-        seconds: Matrix = self.features([model.kappa])[0] @ _vector(model)
+        seconds: Matrix = _vector(model) @ self.features([model.kappa])[0]
         return seconds
 
 
@@ -307,20 +308,23 @@ def _solve(table: _Table, prior: StepModel, kappas: Sequence[int], pull: float) 
     """Coefficients and loss at each κ: Huber-weighted, ridged, non-negative least squares on relative errors."""
     # In their units all coefficients are of one size, so that the normal equations lose no digits.
     units, weight = _units(prior), table.weight
-    relative = table.features(kappas) * units / table.seconds[:, None]
+    relative = table.features(kappas)
+    relative *= units[:, None]
+    relative /= table.seconds
+    by_row = relative.transpose(0, 2, 1)
     start = _vector(prior) / units
     found, free = np.tile(start, (len(kappas), 1)), np.ones((len(kappas), len(units)), dtype=np.bool_)
     ridge, rooted = pull**2 * np.eye(len(units)), None
-    residual = np.abs((relative @ found[:, :, None])[:, :, 0] - 1.0)
+    residual = np.abs((found[:, None, :] @ relative)[:, 0] - 1.0)
     for _ in range(4):
         weights = weight * np.minimum(1.0, TUNABLES.huber / np.maximum(residual, 1e-9))
         if rooted is not None and np.array_equal(weights, rooted):
             break
         rooted = weights
-        weighted = (relative * weights[:, :, None]).transpose(0, 2, 1)
-        found = non_negative(weighted @ relative + ridge, weighted.sum(axis=2) + pull**2 * start, free)
+        weighted = relative * weights[:, None, :]
+        found = non_negative(weighted @ by_row + ridge, weighted.sum(axis=2) + pull**2 * start, free)
         free = found > 0.0
-        residual = np.abs((relative @ found[:, :, None])[:, :, 0] - 1.0)
+        residual = np.abs((found[:, None, :] @ relative)[:, 0] - 1.0)
     loss = np.where(residual < TUNABLES.huber, residual**2 / 2, TUNABLES.huber * (residual - TUNABLES.huber / 2))
     losses: Matrix = (weight * loss).sum(axis=1) / weight.sum() + 1e-9
     return found * units, losses

@@ -6,7 +6,9 @@ Chance must not look like a change, so means are taken over many windows. Pure; 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
@@ -84,29 +86,37 @@ class WorkloadEstimator:
 
         Objectives are of all requests, those in the fullest core too.
         """
+        means = self._means
+        if means is None or cores < 1:
+            return None
+        # Means over the cores would size one that does not exist.
+        share = self.fullest / cores
+        return Workload(arrivals=load.arrivals * share, waiting=load.waiting * share, kv_tokens=load.kv_tokens, **means)
+
+    @cached_property
+    def _means(self) -> Mapping[str, float] | None:
+        """What of the workload is the same until the next window, by name; None until it is known.
+
+        Reckoned once: every tick asks for it, some several times.
+        """
         recent, steps, requests = self.recent, self.recent.steps, self.recent.requests
-        if requests <= 0.0 or steps.decodes <= 0.0 or steps.steps <= 0.0 or cores < 1:
+        if requests <= 0.0 or steps.decodes <= 0.0 or steps.steps <= 0.0:
             return None
         uncached, output = max(1.0, (recent.prompt - recent.cached) / requests), max(1.0, recent.output / requests)
         drafted = _drafted(recent.alone)
         # A decode makes the tokens of answers but for the first. Where drafts cease it makes one token at once.
         made = min(drafted, self.drafted, max(1.0, (recent.output - requests) / steps.decodes))
-        # Means over the cores would size one that does not exist.
-        share = self.fullest / cores
-        return Workload(
-            arrivals=load.arrivals * share,
-            prompt=recent.prompt / requests,
-            uncached=uncached,
-            output=output,
-            ratio=uncached * made / output,
-            attention=steps.prefill_attention / max(1.0, steps.prefill_tokens),
-            context=steps.kv_tokens / steps.decodes,
-            decodes=steps.decodes / steps.steps * self.fullest,
-            waiting=load.waiting * share,
-            kv_tokens=load.kv_tokens,
-            drafted=drafted,
-            made=made,
-        )
+        return {
+            "prompt": recent.prompt / requests,
+            "uncached": uncached,
+            "output": output,
+            "ratio": uncached * made / output,
+            "attention": steps.prefill_attention / max(1.0, steps.prefill_tokens),
+            "context": steps.kv_tokens / steps.decodes,
+            "decodes": steps.decodes / steps.steps * self.fullest,
+            "drafted": drafted,
+            "made": made,
+        }
 
     def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""

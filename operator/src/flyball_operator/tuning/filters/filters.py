@@ -150,7 +150,7 @@ class Hysteresis:
         if proposal.urgent or proposal.policy == tick.current:
             return self, proposal
         limits = restrained(tick.current.limits, proposal.policy.limits, tick.spec.envelope)
-        policy = replace(proposal.policy, limits=limits)
+        policy = proposal.policy if limits is proposal.policy.limits else replace(proposal.policy, limits=limits)
         kept = limits == tick.current.limits and nearly_equal(tick.current, policy)
         return self, replace(proposal, policy=tick.current if kept else policy)
 

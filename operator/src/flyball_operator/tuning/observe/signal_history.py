@@ -24,6 +24,7 @@ from flyball_operator.tuning.observe.signals import (
 from flyball_operator.tuning.observe.verdict import metrics_verdict
 from flyball_operator.tuning.reasons import ConditionState
 from flyball_operator.tuning.tunables import TUNABLES
+from flyball_operator.tuning.unchanged import Equal
 
 NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
 
@@ -36,6 +37,8 @@ class SignalHistory:
 
     def __init__(self, clock: Callable[[], float], grace_seconds: float, *, seen: bool) -> None:
         self.observation: Observation = NOT_ASKED
+        #: What keeps the observation from being acted on, None if nothing does.
+        self.blind: Unobserved | None = NOT_ASKED
         self.counts: Attainment | Unobserved = NOT_ASKED
         self._clock = clock
         self._grace_seconds = grace_seconds
@@ -44,6 +47,7 @@ class SignalHistory:
         self._observed_at: float | None = clock() if seen else None
         self._counted_at: float | None = None
         self._read: Reading | None = None
+        self._verdict = Equal(metrics_verdict)
 
     def look(self, observation: Observation, counts: Attainment | Unobserved, *, ready_pods: int) -> None:
         """Take in what a tick brings. The last counts stay as long as it takes to call it an outage: of minutes."""
@@ -52,7 +56,8 @@ class SignalHistory:
         if ready_pods == 0:
             # Prometheus comes to pods once there are some: the time that it has for that begins then.
             self._began_at, self._observed_at = now, None
-        if blind_spot(observation, TUNABLES.stale_seconds) is None:
+        self.blind = blind_spot(observation, TUNABLES.stale_seconds)
+        if self.blind is None:
             self._observed_at = now
         if isinstance(observation, Signals):
             self._twice = observation.twice
@@ -94,8 +99,8 @@ class SignalHistory:
 
     def verdict(self, *, ready_pods: int, lost: bool) -> ConditionState:
         """Whether the service can be observed. `lost`: status says that it cannot; a new leader takes that not back."""
-        missing, now = blind_spot(self.observation, TUNABLES.stale_seconds), self._clock()
+        missing, now = self.blind, self._clock()
         if missing is None or (self._observed_at is not None and now - self._observed_at < self._grace_seconds):
-            return metrics_verdict(None, ready_pods=ready_pods, twice=self._twice)
+            return self._verdict(None, ready_pods=ready_pods, young=False, twice=self._twice)
         young = self._observed_at is None and not lost and now - self._began_at < self._grace_seconds
-        return metrics_verdict(missing, ready_pods=ready_pods, young=young)
+        return self._verdict(missing, ready_pods=ready_pods, young=young, twice="")

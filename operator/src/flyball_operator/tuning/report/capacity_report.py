@@ -25,10 +25,11 @@ class CapacityReport:
         self._clock = clock
         self._capacity, self._known = _reported(service)
         self._weighed_at, self._weighed = clock(), 0.0
+        self._noted: Balance | None = None
 
     def edited(self) -> None:
         """Something else is asked of the engines: what they carried says nothing of that."""
-        self._capacity, self._known = "", None
+        self._capacity, self._known, self._noted = "", None, None
 
     def ended(self) -> None:
         """Nobody weighs the load any more."""
@@ -37,8 +38,9 @@ class CapacityReport:
     def note(self, state: TuningState) -> None:
         """Take a tick in. A settled balance replaces what the last leader said."""
         balance = state.balance
-        if balance is None:
+        if balance is None or balance is self._noted:
             return
+        self._noted = balance
         if balance.at != self._weighed:
             self._weighed_at, self._weighed = self._clock(), balance.at
         if balance.settled:

@@ -22,6 +22,7 @@ class EventRecorder:
         self._post = post
         self._reported = {condition.type: (condition.status, condition.reason) for condition in known}
         self._trusted = trusted
+        self._announced: Mapping[ConditionType, ConditionState] | None = None
         #: Events to be posted once, at the end of the tick: type, reason, message.
         self.pending: list[tuple[EventType, str, str]] = []
 
@@ -35,6 +36,9 @@ class EventRecorder:
 
     async def announce(self, verdicts: Mapping[ConditionType, ConditionState], fit: Fit | None) -> None:
         """Post what is pending, and the transitions."""
+        trusted = fit is not None and fit.trusted
+        if verdicts is self._announced and trusted == self._trusted and not self.pending:
+            return
         while self.pending:
             await self._post(*self.pending.pop(0))
         for kind, verdict in verdicts.items():
@@ -43,9 +47,8 @@ class EventRecorder:
             found = event_of(kind, before, verdict)
             if found is not None:
                 await self._post(found[0], found[1], verdict.message)
-        trusted = fit is not None and fit.trusted
         if fit is not None and trusted and not self._trusted:
             await self._post(
                 "Normal", "ModelLearned", f"the step-time model explains steps within {percent(fit.error)}"
             )
-        self._trusted = trusted
+        self._trusted, self._announced = trusted, verdicts

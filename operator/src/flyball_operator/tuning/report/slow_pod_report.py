@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flyball_operator.api.v1alpha1 import TuningStatus
 from flyball_operator.tuning import status_codec
@@ -17,6 +17,7 @@ class SlowPodReport:
     def __init__(self, engine_pods: EnginePods, clock: Callable[[], float], tuning: TuningStatus) -> None:
         self._engine_pods = engine_pods
         self._clock = clock
+        self._compared: Mapping[str, float] | None = None
         self._slow = slow_pods.begun(status_codec.slow_pods(tuning), clock())
 
     @property
@@ -26,7 +27,10 @@ class SlowPodReport:
 
     def compare_pods(self, event_recorder: EventRecorder) -> int:
         """Name the pods that are clearly slower than the others, and those that are no longer. Returns how many are."""
-        before, biases = self.slow_pods, self._engine_pods.answers.biases
+        biases = self._engine_pods.answers.biases
+        if biases is self._compared and not self._slow:
+            return 0
+        before, self._compared = self.slow_pods, biases
         self._slow = slow_pods.watched(self._slow, biases, self._clock())
         event_recorder.pending += slow_pods.events(before, self.slow_pods, biases)
         return len(self.slow_pods)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from flyball_engine.contract import Limits, Setpoint
 from flyball_operator.api.v1alpha1 import (
@@ -21,7 +23,7 @@ from flyball_operator.tuning.adapters import adapters_verdict
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.insight import weighed_load
 from flyball_operator.tuning.observe.signal_history import SignalHistory
-from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals, blind_spot
+from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.reasons import ConditionState, Reason
@@ -37,7 +39,6 @@ from flyball_operator.tuning.report.scaling_report import RESCALED, ScalingRepor
 from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.state import Decision
-from flyball_operator.tuning.tunables import TUNABLES
 from flyball_operator.tuning.unchanged import Equal, Unchanged
 
 _WINDOW: Final = "5m"
@@ -72,10 +73,15 @@ class StatusReporter:
         self._model, self._recommended = Unchanged(status_codec.model_status), Unchanged(status_codec.setpoint_status)
         self._live, self._shown = Unchanged(_live_status), Unchanged(_live_shown)
         self._made = Equal(TuningStatus)
-        self._conditions = {kind: Equal(ConditionState.condition) for kind in TUNER_CONDITIONS}
+        # Most ticks see nothing that is told, and what is the same as before is compared soonest.
+        self._tuned, self._carried = Equal(_tuned), Unchanged(conditions.capacity_verdict)
+        self._said = Equal(_said)
+        each = {kind: Equal(ConditionState.condition) for kind in TUNER_CONDITIONS}
+        self._conditions = Equal(partial(_conditions, each))
         self._counted: OrderOutcome | None = None
         self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
         self._workload = service.status.tuning.workload
+        self._shown_load = Unchanged(status_codec.workload_of)
         self.history = DecisionHistory(service.status.tuning.decisions)
         not_deciding = events.reason(ConditionType.TUNED) == Reason.NOT_DECIDING
         chosen = decided_before(service.status)
@@ -87,7 +93,8 @@ class StatusReporter:
 
     def observed(self) -> None:
         """Take in what a tick has seen."""
-        if (counted := self._signals.order) is None or counted != self._counted:
+        counted = self._signals.order
+        if counted is None or (counted is not self._counted and counted != self._counted):
             self._order = conditions.order_status(self._order, counted, window=_WINDOW)
             self._counted = counted
 
@@ -98,14 +105,14 @@ class StatusReporter:
         metrics.decided(*labels, decision, context.state.step_time.fit)
         self._capacity.note(context.state)
         if (load := weighed_load(context.state, observation)) is not None:
-            self._workload = status_codec.workload_status(self._workload, load)
+            self._workload = status_codec.workload_status(self._workload, load, self._shown_load)
         metrics.capacity(*labels, self._capacity.balance(context.state), nodes=context.spec.nodes)
         if (rescaled := self._scaling.note(context.state, context.spec, begun=not context.takes_over)) is not None:
             self._events.pending.append(("Normal", RESCALED, rescaled))
         self.liveness.decided(decision, context.state, observation, self._engine_pods)
         if decision.output is not None:
             self._binding = decision.output.binding
-        if isinstance(observation, Signals) and blind_spot(observation, TUNABLES.stale_seconds) is None:
+        if isinstance(observation, Signals) and self._signals.blind is None:
             self.history = self.history.observed(observation, context.spec, context.dependencies.wall())
 
     async def report(self) -> None:
@@ -137,7 +144,7 @@ class StatusReporter:
         context, pods, live = self._context, self._engine_pods, self._context.setpoint
         spec, state, reach = context.spec, context.state, context.bounds()
         asked = spec.queueing if spec.paused is None else context.queueing
-        progress = SetpointProgress(
+        tuned = self._tuned(
             mode=spec.mode,
             ready_pods=pods.ready,
             applied_pods=pods.answers.applied(live),
@@ -154,7 +161,7 @@ class StatusReporter:
         _, _, met = self._met(spec.objectives, self._signals.outcomes, window=_WINDOW)
         lost = self._events.status(ConditionType.METRICS_AVAILABLE) == "False"
         metrics = self._signals.verdict(ready_pods=pods.ready, lost=lost)
-        capacity = conditions.capacity_verdict(
+        capacity = self._carried(
             self._capacity.balance(state),
             objectives=spec.objectives,
             metrics=metrics,
@@ -163,23 +170,11 @@ class StatusReporter:
         )
         scaling = scaling_verdict(state, spec, capacity, begun=not context.takes_over)
         listed = pods.adapters
-        known = context.service.status.conditions
-        rolled_out = any(
-            one.type == ConditionType.PROGRESSING and one.reason == ReconcileReason.ROLLOUT_COMPLETE for one in known
-        )
-        adapters = (
-            adapters_verdict(listed, pods.answers.adapters, ready_pods=pods.ready, rolled_out=rolled_out)
-            if listed is not None
-            else None
-        )
-        return {
-            ConditionType.METRICS_AVAILABLE: metrics,
-            ConditionType.TUNED: conditions.tuned_verdict(progress),
-            ConditionType.OBJECTIVES_MET: met,
-            ConditionType.CAPACITY_SUFFICIENT: capacity,
-            **({} if scaling is None else {_SCALING: scaling}),
-            **({} if adapters is None else {_ADAPTERS: adapters}),
-        }
+        adapters = None
+        if listed is not None:
+            rolled_out = _is_rolled_out(context.service.status.conditions)
+            adapters = adapters_verdict(listed, pods.answers.adapters, ready_pods=pods.ready, rolled_out=rolled_out)
+        return self._said(metrics, tuned, met, capacity, scaling, adapters)
 
     @property
     def _learning(self) -> str | None:
@@ -197,8 +192,6 @@ class StatusReporter:
         if not dependencies.leadership.may_act():
             return
         rows, met, _ = self._met(context.spec.objectives, self._signals.outcomes, window=_WINDOW)
-        generation = context.service.metadata.generation
-        found: list[Condition] = [self._conditions[kind](state, kind, generation) for kind, state in states.items()]
         await dependencies.writer.write(
             context.service,
             tuning=self._tuning(),
@@ -207,7 +200,7 @@ class StatusReporter:
             desired_replicas=self._capacity.replicas(
                 context.state, states[ConditionType.CAPACITY_SUFFICIENT], nodes=context.spec.nodes
             ),
-            conditions=found,
+            conditions=self._conditions(states, context.service.metadata.generation),
             scaling=self._scaling.status(context.state, context.spec),
             analysis=self._analysis.status(context.service),
         )
@@ -232,6 +225,41 @@ class StatusReporter:
             slow_pods=status_codec.slow_pods_status(self._slow_pods.slow_pods),
             decisions=self.history.decisions,
         )
+
+
+def _tuned(**progress: Any) -> ConditionState:
+    return conditions.tuned_verdict(SetpointProgress(**progress))
+
+
+def _is_rolled_out(known: Sequence[Condition]) -> bool:
+    complete = ReconcileReason.ROLLOUT_COMPLETE
+    return any(one.type == ConditionType.PROGRESSING and one.reason == complete for one in known)
+
+
+def _said(
+    metrics: ConditionState,
+    tuned: ConditionState,
+    met: ConditionState,
+    capacity: ConditionState,
+    scaling: ConditionState | None,
+    adapters: ConditionState | None,
+) -> ConditionStates:
+    return {
+        ConditionType.METRICS_AVAILABLE: metrics,
+        ConditionType.TUNED: tuned,
+        ConditionType.OBJECTIVES_MET: met,
+        ConditionType.CAPACITY_SUFFICIENT: capacity,
+        **({} if scaling is None else {_SCALING: scaling}),
+        **({} if adapters is None else {_ADAPTERS: adapters}),
+    }
+
+
+def _conditions(
+    each: Mapping[ConditionType, Equal[[ConditionState, ConditionType, int], Condition]],
+    states: ConditionStates,
+    generation: int,
+) -> tuple[Condition, ...]:
+    return tuple(each[kind](state, kind, generation) for kind, state in states.items())
 
 
 def _live_status(live: Setpoint | None, asked: Queueing) -> SetpointStatus:
