@@ -125,25 +125,25 @@ def figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_K
 def _figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_Key]:
     """The same; raises TypeError where a label that is looked at is no string. Few differ, so each is checked once."""
     found: dict[Identity, dict[str, dict[_Key, float]]] = {}
-    names = set[_Key]()
+    groups: dict[tuple[str, str, str], dict[_Key, float]] = {}
+    names = dict[_Key, _Key]()
     time = 0.0
     for labels, at, text in _samples(answer):
         try:
             value = float(text)
         except ValueError:
             continue
-        if (uid := labels.get(UID)) is None or not math.isfinite(value):
+        if (uid := labels.get(UID)) is None or not -math.inf < value < math.inf:
             continue
-        identity, job, time = (labels.get(NAMESPACE, ""), uid), labels.get(JOB, ""), at
-        if (jobs := found.get(identity)) is None:
-            "".join(identity)
-            jobs = found[identity] = {}
-        if (named := jobs.get(job)) is None:
-            "".join(job)
-            named = jobs[job] = {}
-        if (name := key(labels)) not in names:
-            "".join(name)
-            names.add(name)
+        time = at
+        group = labels.get(NAMESPACE, ""), uid, labels.get(JOB, "")
+        if (named := groups.get(group)) is None:
+            "".join(group)
+            named = groups[group] = found.setdefault(group[:2], {}).setdefault(group[2], {})
+        # All services have the same object for a name: a thousand of each would take as long to make and to forget.
+        if (name := names.get(given := key(labels))) is None:
+            "".join(given)
+            name = names[given] = given
         named[name] = value
     return Figures(time, found)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Final
 
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput, Margins
@@ -91,8 +92,9 @@ def carried(inputs: ControlInput) -> Carried:
     idle = _uses(inputs, output, 0.0)
     if max(idle.values()) > 1.0:
         return Carried(rate=0.0, reachable=_reachable(inputs, idle))
-    decodes = largest(output.batch, lambda decodes: max(_uses(inputs, output, decodes).values()) <= 1.0)
-    uses = _uses(inputs, output, decodes)
+    at = cache(partial(_uses, inputs, output))
+    decodes = largest(output.batch, lambda decodes: max(at(decodes).values()) <= 1.0)
+    uses = at(decodes)
     return Carried(rate=inputs.arrivals_of(decodes), binding=max(uses, key=uses.__getitem__))
 
 

@@ -54,6 +54,8 @@ class TunerMetrics:
         self._tuners: Count[tuple[str, str]] = Count()
         #: What gauges show of each service: most figures are those of the tick before, and to find a series takes long.
         self._shown: dict[tuple[str, str], dict[Gauge, float | None]] = {}
+        #: Likewise what counts the decisions of each, by what held the limits.
+        self._counted: dict[tuple[str, str], dict[str, Counter]] = {}
 
         def counter(name: str, text: str, *more: str) -> Counter:
             return self._of_a_service(Counter(name, text, (*_SERVICE, *more), registry=registry))
@@ -113,7 +115,10 @@ class TunerMetrics:
     def decided(self, namespace: str, service: str, decision: Decision, fit: Fit | None) -> None:
         """A decision was taken."""
         hold = _CHANGED if decision.hold is None else decision.hold.value
-        self._decisions.labels(namespace, service, hold).inc()
+        counted = self._counted.setdefault((namespace, service), {})
+        if hold not in counted:
+            counted[hold] = self._decisions.labels(namespace, service, hold)
+        counted[hold].inc()
         if fit is not None:
             self._show(self._error, namespace, service, fit.error)
             self._show(self._trusted, namespace, service, fit.trusted)
@@ -180,6 +185,7 @@ class TunerMetrics:
         if (namespace, service) in self._tuners:
             return
         self._shown.pop((namespace, service), None)
+        self._counted.pop((namespace, service), None)
         for metric in self._per_service:
             metric.remove_by_labels({"namespace": namespace, "service": service})
 

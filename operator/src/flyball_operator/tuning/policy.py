@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -270,8 +270,8 @@ def _of_classes(deadlines: Mapping[str, float]) -> tuple[tuple[str, float], ...]
 @lru_cache(_MODELS)
 def model_spec(model: StepModel) -> ModelSpec:
     """The model as engines get it: three digits, trusted, named by what it says."""
-    seconds = {name: value for name, value in asdict(model).items() if name != "kappa"}
-    digits = {name: min(LARGEST_COEFFICIENT, significant(value, 3)) for name, value in seconds.items()}
+    seconds = {name: value for name, value in vars(model).items() if name != "kappa"}
+    digits = {name: value and min(LARGEST_COEFFICIENT, significant(value, 3)) for name, value in seconds.items()}
     identity = hashlib.sha256(f"{digits} {model.kappa}".encode()).hexdigest()[:8]
     return ModelSpec(id=identity, trusted=True, kappa=model.kappa, **digits)
 

@@ -22,7 +22,7 @@ from flyball_operator.api.v1alpha1 import (
 EventType = Literal["Normal", "Warning"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EnginePod:
     """A pod of a service, as last seen.
 

@@ -160,8 +160,11 @@ def model_status(step_time: StepTimeEstimator) -> StepModelStatus:
     fit = step_time.fit
     if fit is None:
         return StepModelStatus()
+    spec = model_spec(fit.model)
     return StepModelStatus(
-        **_coefficients(model_spec(fit.model)).model_dump(),
+        id=spec.id,
+        kappa=spec.kappa,
+        **_strings(spec),
         error=f"{fit.error:.2f}",
         trusted=fit.trusted,
         steps=int(min(LARGEST_NUMBER, significant(step_time.steps, 2))),
@@ -233,8 +236,11 @@ def step_model_of(status: StepModelStatus) -> StepModel | None:
 
 
 def _coefficients(spec: ModelSpec) -> StepModelCoefficients:
-    strings = {name: f"{getattr(spec, name):.3g}" for name in _COEFFICIENTS}
-    return StepModelCoefficients(id=spec.id, kappa=spec.kappa, **strings)
+    return StepModelCoefficients(id=spec.id, kappa=spec.kappa, **_strings(spec))
+
+
+def _strings(spec: ModelSpec) -> dict[str, str]:
+    return {name: f"{getattr(spec, name):.3g}" for name in _COEFFICIENTS}
 
 
 def _model(status: StepModelCoefficients) -> StepModel | None:

@@ -11,8 +11,8 @@ import asyncio
 import gc
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -50,6 +50,16 @@ def collect_garbage_seldom(services: int = 0) -> None:
     """
     made = max(LEAST_OBJECTS_MADE, OBJECTS_MADE_OF_A_SERVICE * services)
     gc.set_threshold(made, *gc.get_threshold()[1:])
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """While answers are parsed: what they are made of is most of what was made last, and none of it is garbage yet."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class SignalReader(Protocol):
@@ -144,7 +154,7 @@ class Tuner:
             (s.metadata.namespace, s.metadata.uid): sum(1 for pod in self._services.pods(s.metadata.uid) if pod.ready)
             for s in services
         }
-        with self._dependencies.tracing.read():
+        with self._dependencies.tracing.read(), _no_garbage_collected():
             observations = await self._reader.read(pods)
             attainment = await self._reader.attainment()
             judged = await self._judged()

@@ -13,6 +13,8 @@ _Given = ParamSpec("_Given")
 class Unchanged(Generic[_Given, _Made]):
     """What a pure function makes of its newest arguments; not made anew while they are the same objects."""
 
+    __slots__ = ("_last", "_make")
+
     def __init__(self, make: Callable[_Given, _Made]) -> None:
         self._make = make
         self._last: tuple[tuple[object, ...], _Made] | None = None
@@ -33,6 +35,8 @@ class Unchanged(Generic[_Given, _Made]):
 
 class Equal(Unchanged[_Given, _Made]):
     """The same, where arguments are made anew: while they are equal. For those that are small, or mostly the same."""
+
+    __slots__ = ()
 
     @staticmethod
     def _same(given: tuple[object, ...], before: tuple[object, ...]) -> bool:

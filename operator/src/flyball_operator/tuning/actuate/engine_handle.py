@@ -34,7 +34,7 @@ _SHARED_VALUES: Final = 10_000
 _Part = Generation | Limits | Ceilings
 
 
-@dataclass
+@dataclass(slots=True)
 class EngineHandle:
     """One start of one pod's engine, as far as it is known.
 

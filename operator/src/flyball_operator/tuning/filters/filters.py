@@ -98,7 +98,7 @@ class Proven:
         if not isinstance(observation, Signals) or isinstance(observation.load, Unobserved):
             return self
         works = moving and observation.load.finished >= 1 and now - self.since >= TUNABLES.trial_seconds
-        return replace(self, policy=live) if works else self
+        return replace(self, policy=live) if works and self.policy is not live else self
 
 
 @dataclass(frozen=True, kw_only=True)

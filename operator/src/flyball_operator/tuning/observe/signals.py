@@ -122,8 +122,16 @@ class StepWindow:
 
     def total(self, kind: StepKind | None = None) -> Sums:
         """Sums over all cells, or over those of one kind."""
-        summed = [_figures(sums) for key, sums in self.cells.items() if kind is None or key.kind is kind]
-        return Sums(**dict(zip(_SUMS, map(sum, zip(*summed, strict=True)), strict=True))) if summed else Sums()
+        if (found := self._totals.get(kind)) is None:
+            summed = [_figures(sums) for key, sums in self.cells.items() if kind is None or key.kind is kind]
+            total = dict(zip(_SUMS, map(sum, zip(*summed, strict=True)), strict=True)) if summed else {}
+            found = self._totals[kind] = Sums(**total)
+        return found
+
+    @cached_property
+    def _totals(self) -> dict[StepKind | None, Sums]:
+        """Those that were asked for."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
