@@ -47,5 +47,5 @@ def non_negative(gram: Matrix, goal: Matrix, free: Mask) -> Matrix:
 def _solved(gram: Matrix, goal: Matrix, free: Mask, identity: Matrix) -> Matrix:
     """Where the free coefficients have no gradient, and the others are zero."""
     masked = np.where(free[:, :, None] & free[:, None, :], gram, identity)
-    found: Matrix = np.linalg.solve(masked, (goal * free)[:, :, None])[:, :, 0]
+    found: Matrix = np.linalg.solve(masked, np.where(free, goal, 0.0)[:, :, None])[:, :, 0]
     return found
