@@ -24,6 +24,7 @@ Object = dict[str, Any]
 _RESOURCES = (
     resources.INFERENCE_SERVICES,
     resources.DEPLOYMENTS,
+    resources.LEADER_WORKER_SETS,
     resources.SERVICES,
     resources.DISRUPTION_BUDGETS,
     resources.NETWORK_POLICIES,
