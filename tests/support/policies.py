@@ -84,7 +84,7 @@ _POD: Object = {
     "kind": "Pod",
     "metadata": {"name": "probe"},
     "spec": {
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [
             {
                 "name": "probe",
@@ -96,6 +96,37 @@ _POD: Object = {
 }
 #: What one of them leaves in any object that it acts on.
 _MARKS = ("mirror.test", "test/added", "imagePullPolicy: Always")
+
+
+@contextmanager
+def assigning_users(place: str, user: int) -> Iterator[None]:
+    """Each new pod of a namespace gets this user, and one that asks for another is refused.
+
+    It is what OpenShift's `restricted-v2` does, as far as users go.
+    """
+    security = "/spec/securityContext"
+    given = ", ".join(
+        f"JSONPatch{{op: 'add', path: '{security}/{field}', value: {user}}}" for field in ("runAsUser", "fsGroup")
+    )
+    rules: Object = {"matchConstraints": {"resourceRules": [_POD_RULE]}, "failurePolicy": "Fail"}
+    mutations = [{"patchType": "JSONPatch", "jsonPatch": {"expression": f"[{given}]"}}]
+    asked = (f"has(object.spec.securityContext.{field})" for field in ("runAsUser", "runAsGroup", "fsGroup"))
+    assigned: Object = {"reinvocationPolicy": "Never", "mutations": mutations}
+    assigned["matchConditions"] = [{"name": "asks-for-none", "expression": f"!({' || '.join(asked)})"}]
+    refused = {"expression": f"object.spec.securityContext.runAsUser == {user}", "message": "not of the range"}
+    _apply("MutatingAdmissionPolicy", place, rules | assigned)
+    _apply("ValidatingAdmissionPolicy", place, rules | {"validations": [refused]})
+    _apply("MutatingAdmissionPolicyBinding", place, {"policyName": place, "matchResources": _only(place)})
+    denied = {"policyName": place, "matchResources": _only(place), "validationActions": ["Deny"]}
+    _apply("ValidatingAdmissionPolicyBinding", place, denied)
+    try:
+        eventually(lambda: "not of the range" in _probe(place, pods=True), expecting="the policy to refuse")
+        eventually(lambda: f"runAsUser: {user}" in _probe(place, pods=True, user=None), expecting="the policy to act")
+        yield
+    finally:
+        for way in ("mutating", "validating"):
+            for kind in (f"{way}admissionpolicybinding", f"{way}admissionpolicy"):
+                delete(kind, place, namespace=place)
 
 
 @contextmanager
@@ -158,12 +189,14 @@ def _mutates(place: str, *, pods: bool = False) -> bool:
     return any(mark in _probe(place, pods=pods) for mark in _MARKS)
 
 
-def _probe(place: str, *, pods: bool = False) -> str:
-    """What a dry run of making a Deployment or a pod answers, or why it is refused."""
+def _probe(place: str, *, pods: bool = False, user: int | None = 1000) -> str:
+    """What a dry run of making a Deployment or a pod answers, or why it is refused. `user`: whom the pod runs as."""
     dry = ("-n", place, "--dry-run=server", "-o", "yaml")
+    security = _POD["spec"]["securityContext"] | ({} if user is None else {"runAsUser": user})
+    pod = {**_POD, "spec": {**_POD["spec"], "securityContext": security}}
     try:
         if pods:
-            return kubectl("create", "-f", "-", *dry, stdin=json.dumps(_POD))
+            return kubectl("create", "-f", "-", *dry, stdin=json.dumps(pod))
         return kubectl("create", "deployment", "probe", "--image=as.asked/engine:1", *dry)
     except KubectlError as error:
         return str(error)
