@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support import devices, others_crds
+from support import devices, others_crds, remnants
 from support.api import InferenceServices
 from support.cluster import expect_established, get, kubectl, namespace
 from support.operators import OperatorProcess
@@ -23,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_remnants() -> None:
+    """What runs left that were killed is on its way out."""
+    remnants.sweep()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 from flyball_operator.api import names
 from flyball_operator.app.startup import needed
 from support import helm
-from support.cluster import Object, get, kubectl, namespace, patch
+from support.cluster import Object, get, kubectl, make_namespace, namespace, patch
 from support.helm import CHART, VALUE_SETS, HelmError, of_kind, render
 
 RELEASE = "flyball-chart-test"
@@ -26,7 +26,7 @@ NO_IMAGE = {"image": {"registry": "localhost", "repository": "no/such-image", "p
 def tenants() -> Iterator[None]:
     """The namespaces that the air-gapped value set names."""
     for name in ("team-a", "team-b"):
-        kubectl("create", "namespace", name)
+        make_namespace(name)
     yield
     kubectl("delete", "namespace", "team-a", "team-b", "--wait=false")
 

@@ -16,6 +16,7 @@ from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, get, items, kubectl, patch
 from support.kubelet import play_download
 from support.operators import RESOURCE, condition, expect_condition, idle_service, made, one, serve
+from support.remnants import mark
 from support.tenants import tenant_namespace
 
 CLAIM: Object = {
@@ -97,7 +98,7 @@ def storage_class() -> Iterator[str]:
     """A StorageClass of which nothing provisions volumes, and whose volumes may not grow."""
     name = f"model-{uuid.uuid4().hex[:6]}"
     body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
-    kubectl("create", "-f", "-", stdin=json.dumps(body | {"provisioner": "flyball.test/none"}))
+    kubectl("create", "-f", "-", stdin=json.dumps(mark(body | {"provisioner": "flyball.test/none"})))
     yield name
     kubectl("delete", "storageclass", name)
 
@@ -118,7 +119,7 @@ def make_volume(place: str, storage_class: str) -> Iterator[Callable[[], object]
     }
     body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
     try:
-        yield lambda: kubectl("create", "-f", "-", stdin=json.dumps(body))
+        yield lambda: kubectl("create", "-f", "-", stdin=json.dumps(mark(body)))
     finally:
         kubectl("delete", "persistentvolume", name, "--ignore-not-found", "--wait=false")
 

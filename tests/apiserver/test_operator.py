@@ -10,6 +10,7 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
+from support import remnants
 from support.audit import Audit
 from support.cluster import apply, delete, items, kubectl, patch, throughout
 from support.kubelet import play_trouble
@@ -288,6 +289,7 @@ def test_missing_rights_are_named_until_they_are_granted(place: str, tmp_path: P
         assert f"no right is granted in namespace {place}: it is gone, or it has no RoleBinding" in words
         assert "customresourcedefinitions" in words
         kubectl("create", "clusterrolebinding", place, "--clusterrole=cluster-admin", f"--serviceaccount={place}:poor")
+        kubectl("label", "clusterrolebinding", place, f"{remnants.LABEL}={remnants.this_run()}")
         process.expect_ready()
     finally:
         process.stop()

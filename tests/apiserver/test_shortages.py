@@ -31,6 +31,7 @@ from support.operators import (
     serve,
     ungoverned_service,
 )
+from support.remnants import mark
 from support.tenants import tenant_namespace
 
 NEXT = "vllm/next:1"
@@ -210,7 +211,7 @@ def claimed(place: str, **source: Any) -> Iterator[str]:
         "metadata": {"name": name},
         "spec": {"storageClassName": "", "accessModes": once, "volumeName": name, "resources": {"requests": size}},
     }
-    kubectl("create", "-f", "-", stdin=json.dumps(volume))
+    kubectl("create", "-f", "-", stdin=json.dumps(mark(volume)))
     try:
         apply(claim, namespace=place)
         yield name

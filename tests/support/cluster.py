@@ -10,13 +10,13 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flyball_lab.harness.waiting import eventually
-from support import api_requests
+from support import api_requests, remnants
 
 Object = dict[str, Any]
 
@@ -132,13 +132,18 @@ def condition(resource: Object | None, type_: str) -> Object:
     return next((one for one in conditions if one["type"] == type_), {})
 
 
+def make_namespace(name: str, labels: Mapping[str, str] | None = None) -> None:
+    """A namespace of this run."""
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(labels or {})}}
+    kubectl("apply", "-f", "-", stdin=json.dumps(remnants.mark(manifest)))
+
+
 @contextmanager
 def namespace(prefix: str, *, restricted: bool = True) -> Iterator[str]:
     """A namespace of the test's own, at the restricted pod security level, deleted at the end without waiting."""
     name = f"{prefix}-{uuid.uuid4().hex[:6]}"
     level = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
-    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}}
-    kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    make_namespace(name, level)
     try:
         yield name
     finally:

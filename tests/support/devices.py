@@ -14,6 +14,7 @@ from typing import Any
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api.objects import timestamp
 from support.cluster import KubectlError, items, kubectl
+from support.remnants import mark
 
 #: Extended resource of the node.
 DEVICE = "flyball.test/gpu"
@@ -40,7 +41,7 @@ def device_node(*, like: str = "") -> Iterator[str]:
         },
         "status": {"capacity": resources, "allocatable": resources},
     }
-    kubectl("create", "-f", "-", stdin=json.dumps(node))
+    kubectl("create", "-f", "-", stdin=json.dumps(mark(node)))
     try:
         yield name
     finally:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from support.cluster import Object, get, kubectl
+from support.remnants import mark
 from support.side_pods import apply_and_wait, restricted_pod
 
 _POD: Final = "disks"
@@ -54,7 +55,7 @@ def disks(namespace: str, image: str, sizes: Mapping[str, str]) -> Iterator[Disk
     pod = get("pod", _POD, namespace=namespace)
     assert pod is not None
     owned: list[Object] = [_class(storage_class), *(_volume(storage_class, pod, service) for service in sizes)]
-    manifests = "\n---\n".join(map(json.dumps, owned))
+    manifests = "\n---\n".join(json.dumps(mark(one)) for one in owned)
     kubectl("apply", "-f", "-", stdin=manifests)
     try:
         yield Disks(storage_class, namespace)

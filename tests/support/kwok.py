@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from support import remnants
 from support.binaries import binary
 from support.cluster import kubectl
 from support.node import daemon_on_node
@@ -37,7 +38,8 @@ def kwok_nodes(folder: Path, number: int) -> Iterator[dict[str, Any]]:
     names = [f"{mark}-{one}" for one in range(number)]
     with daemon_on_node(str(program), options, folder / "kwok.log") as process:
         try:
-            kubectl("create", "-f", "-", stdin="\n---\n".join(json.dumps(_node(name, mark)) for name in names))
+            nodes = (remnants.mark(_node(name, mark)) for name in names)
+            kubectl("create", "-f", "-", stdin="\n---\n".join(map(json.dumps, nodes)))
             kubectl("wait", "--for=condition=Ready", "node", *names, "--timeout=120s", timeout=150)
             assert process.poll() is None, (folder / "kwok.log").read_text(errors="replace")[-2000:]
             yield _on(mark)

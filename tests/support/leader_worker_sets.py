@@ -16,6 +16,7 @@ from flyball_lab.repository import ROOT
 from support.binaries import binary
 from support.cluster import KubectlError, Object, condition, expect_established, get, kubectl
 from support.helm import run
+from support.remnants import mark
 
 #: Where its webhooks are looked for.
 _NAMESPACE: Final = "lws-system"
@@ -37,7 +38,7 @@ def leader_worker_sets() -> Iterator[None]:
     crd = chart / "crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml"
     objects = "\n---\n".join(map(json.dumps, _published(chart)))
     try:
-        _apply(crd.read_text())
+        _apply(json.dumps(mark(yaml.safe_load(crd.read_text()))))
         expect_established(crd)
         _apply(objects)
         eventually(_answers, expecting="the controller and the webhooks of LeaderWorkerSets")
@@ -64,7 +65,8 @@ def _published(chart: Path) -> list[Object]:
             (container,) = one["spec"]["template"]["spec"]["containers"]
             # Our image has it elsewhere.
             container["command"] = [f"/bin/{_TOOL}"]
-    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}}, *objects]
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}}
+    return [mark(one) for one in (namespace, *objects)]
 
 
 def _answers() -> bool:

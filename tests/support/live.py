@@ -22,6 +22,7 @@ from flyball_lab.harness.streams import StreamLoad
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
+from support import remnants
 from support.audit import Audit
 from support.cluster import Object, apply, condition, delete, get, items, kubectl
 
@@ -164,6 +165,7 @@ def installed(**values: Any) -> Iterator[Flyball]:
 
 def remove_remnants(*, wait: bool) -> None:
     """Remove what a run of these tests made, also one that was killed half-way. `wait`: until all of it is gone."""
+    remnants.sweep()
     # No namespace ends while an API is said to be there and nobody serves it.
     kubectl("delete", "apiservices.apiregistration.k8s.io", EXTERNAL_METRICS, "--ignore-not-found")
     with suppress(AssertionError):

@@ -9,6 +9,7 @@ import yaml
 
 from support.binaries import binary
 from support.cluster import expect_established, get, kubectl
+from support.remnants import mark
 
 #: Marks CRDs that tests have installed. Others are the user's, and stay.
 _LABEL = "flyball.test/installed"
@@ -27,7 +28,7 @@ def of_groups() -> Path:
 def install(crd: Path) -> None:
     """Install a CRD, unless the cluster has it."""
     manifest = yaml.safe_load(crd.read_text())
-    manifest["metadata"]["labels"] = {_LABEL: "true"}
+    manifest = mark({**manifest, "metadata": {**manifest["metadata"], "labels": {_LABEL: "true"}}})
     if not is_installed(crd):
         kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
     expect_established(crd)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 from flyball_lab.harness.waiting import eventually
 from support.cluster import KubectlError, Object, apply, delete, kubectl
+from support.remnants import mark
 
 _GROUP = "admissionregistration.k8s.io/v1"
 _DEPLOYMENT_RULE = {
@@ -182,7 +183,7 @@ def remove(place: str) -> None:
 
 
 def _apply(kind: str, name: str, spec: Object) -> None:
-    apply({"apiVersion": _GROUP, "kind": kind, "metadata": {"name": name}, "spec": spec}, namespace=name)
+    apply(mark({"apiVersion": _GROUP, "kind": kind, "metadata": {"name": name}, "spec": spec}), namespace=name)
 
 
 def _mutates(place: str, *, pods: bool = False) -> bool:

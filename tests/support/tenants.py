@@ -18,9 +18,10 @@ import yaml
 
 from flyball_lab.harness.waiting import eventually
 from support.audit import Audit
-from support.cluster import get, kubectl, namespace
+from support.cluster import get, kubectl, make_namespace, namespace
 from support.helm import Object, render
 from support.operators import OperatorProcess
+from support.remnants import mark
 
 #: What an operator calls its Lease of itself, which is granted by name; the chart's account is then called so, too.
 NAME = "flyball-operator"
@@ -116,7 +117,7 @@ def _made(name: str) -> bool:
     """Make a namespace; False while the last one of that name is still there."""
     if get("namespace", name, namespace=name) is not None:
         return False
-    kubectl("create", "namespace", name)
+    make_namespace(name)
     return True
 
 
@@ -138,7 +139,7 @@ def granted(
         "fullnameOverride": NAME,
         "signingKey": {"existingSecret": "mounted"},
     }
-    rendered = [one for one in render(usual | (values or {}), namespace=own) if one["kind"] in _RBAC]
+    rendered = [mark(one) for one in render(usual | (values or {}), namespace=own) if one["kind"] in _RBAC]
     made, audit = Release(own, tuple(names), rendered), Audit()
     kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": rendered}))
     try:
