@@ -69,11 +69,12 @@ class Workload:
 
     @property
     def large(self) -> float:
-        """Tokens of the prompt that a token is in on average, E[I²]/E[I]: what waits behind prompts sees these.
+        """Computed tokens of the prompt that a prefill token is in on average, E[U²]/E[U].
 
-        A prefill token's mean position in its prompt is half of that, and that is what `attention` is.
+        What waits behind prompts sees these. `attention` is that token's mean position: half of them, behind what the
+        prefix cache has of the prompt.
         """
-        return max(self.uncached, 2.0 * self.attention)
+        return max(self.uncached, 2.0 * (self.attention - (self.prompt - self.uncached)))
 
 
 @dataclass(frozen=True, kw_only=True)
