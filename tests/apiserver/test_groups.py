@@ -159,8 +159,8 @@ def test_a_quota_that_keeps_pods_of_a_group_away_is_waited_for_and_named(hasty: 
     set_room(hasty, 1)
     # Its StatefulSet tries again ever more seldom.
     eventually(lambda: set(pods(hasty)) == {"chat-0"}, expecting="a leader alone", within=400)
-    message = expect_condition(hasty, "Progressing", "True", "QuotaExceeded")
-    assert "chat-0-1" in message
+    eventually(lambda: "Create Pod chat-0-1" in condition(hasty, "Progressing")[2], expecting="the pod that is missing")
+    assert condition(hasty, "Progressing")[:2] == ("True", "QuotaExceeded")
     set_room(hasty, 2)
     # As docs/operations.md says.
     kubectl("annotate", "statefulset", "--overwrite", "-n", hasty, "-l", f"{names.LABEL_GROUPS}=chat", "retry=now")
