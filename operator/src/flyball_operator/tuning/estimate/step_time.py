@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from statistics import median
 from typing import Final, TypeAlias
 
@@ -237,7 +238,7 @@ class _Table:
         self.seconds, self.weight, self.steps, self.tokens = columns[1:5]
         self.decodes, self.attention, self.kv_tokens, self.mixed = columns[5:]
 
-    @property
+    @cached_property
     def magnitudes(self) -> Matrix:
         """Powers of two that the tokens of each row's steps are."""
         exponents: Matrix = np.log2(np.maximum(1.0, self.tokens))
@@ -313,9 +314,9 @@ def _solve(table: _Table, prior: StepModel, kappas: Sequence[int], pull: float) 
     relative /= table.seconds
     by_row = relative.transpose(0, 2, 1)
     start = _vector(prior) / units
-    found, free = np.tile(start, (len(kappas), 1)), np.ones((len(kappas), len(units)), dtype=np.bool_)
+    free = np.ones((len(kappas), len(units)), dtype=np.bool_)
     ridge, rooted = pull**2 * np.eye(len(units)), None
-    residual = np.abs((found[:, None, :] @ relative)[:, 0] - 1.0)
+    residual = np.abs(start @ relative - 1.0)
     for _ in range(4):
         weights = weight * np.minimum(1.0, TUNABLES.huber / np.maximum(residual, 1e-9))
         if rooted is not None and np.array_equal(weights, rooted):

@@ -283,7 +283,8 @@ class Signals:
         load = self.load.__dict__.values() if isinstance(self.load, RequestLoad) else ()
         counts = [figure for found in self.outcomes.values() for figure in (found.met, found.violated)]
         figures = (self.at, abs(self.age_seconds), self.window_seconds, *load, *counts)
-        sane = all(0.0 <= figure < math.inf for figure in figures)
+        # What is no number makes the sum none.
+        sane = min(figures) >= 0.0 and sum(figures) < math.inf
         steps = self.steps.cells.values() if isinstance(self.steps, StepWindow) else ()
         return sane and all(sums.is_sane for sums in steps)
 
