@@ -29,7 +29,11 @@ _STRICT = {
     "networkPolicy": {"enabled": True},
 }
 #: Values of the chart, by the fixture that needs them.
-_VALUES = {"console_pod": {"console": {"enabled": True}}, "existing": {"inject": {"enabled": True}}}
+_VALUES = {
+    "console_pod": {"console": {"enabled": True}},
+    "existing": {"inject": {"enabled": True}},
+    "unlabelled": {"inject": {"enabled": True}},
+}
 #: Whom OpenShift lets pods run as: a user of the namespace's range, whom no image knows, in the group root.
 _ASSIGNED_USER = {"runAsUser": 1_000_660_000, "runAsGroup": 0, "fsGroup": 1_000_660_000}
 #: Services of scenarios by their fixtures, in the order in which their engines are asked for.

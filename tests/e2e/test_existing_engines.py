@@ -10,24 +10,21 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from support.cluster import delete, get, kubectl, patch
+from support.cluster import delete, kubectl, patch
 from support.engine_starts import EngineStarts
 from support.existing_engine import NAME, START, Existing
 from support.live import ENGINE_START_SECONDS, RESOURCE, Flyball, in_time
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
-#: What the owner of the engines has.
-OWNED = ("deployments", "replicasets", "pods")
-
 
 @pytest.fixture
 def existing(flyball: Flyball, starts: EngineStarts) -> Iterator[Existing]:
     """The Deployment and the service that tunes it; both are gone at the end."""
     starts.ask("existing")
-    yield Existing(NAME, flyball.watched)
-    delete(RESOURCE, NAME, namespace=flyball.watched)
-    delete("deployment", NAME, namespace=flyball.watched)
+    service = Existing(NAME, flyball.watched)
+    yield service
+    service.remove()
 
 
 def same_start(service: Existing) -> Callable[[], None]:
@@ -78,9 +75,4 @@ def test_a_plain_deployment_is_tuned_by_a_label_and_given_back_without_a_restart
     delete(RESOURCE, existing.name, namespace=existing.namespace)
     existing.expect_start_values()
     not_restarted()
-    theirs = get("deployment", NAME, namespace=existing.namespace, managed=True)
-    assert theirs is not None
-    assert not [entry for entry in theirs["metadata"]["managedFields"] if "flyball" in entry["manager"]]
-    written = flyball.audit.writes(existing.namespace)
-    assert any(write.resource == "inferenceservices" for write in written)
-    assert not [write for write in written if write.name.startswith(NAME) and write.resource in OWNED]
+    existing.expect_unwritten(flyball.audit)
