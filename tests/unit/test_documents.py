@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from flyball_engine.contract import MetricName
 from flyball_lab.repository import ROOT
 
 HAZARDS = "tests/engine/test_hazards.py"
@@ -53,3 +55,12 @@ def test_every_relative_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text())
     gone = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert gone == [], "hack/docs looks at anchors, too"
+
+
+def test_the_picker_of_the_example_scores_pods_by_a_metric_that_engines_have() -> None:
+    plugins = yaml.safe_load((ROOT / "docs/examples/gateway/endpoint-picker.yaml").read_text())["plugins"]
+    named = {one.get("name", one["type"]): one.get("parameters", {}) for one in plugins}
+    (engine,) = named["core-metrics-extractor"]["engineConfigs"]
+    (ours,) = engine["customMetrics"]
+    assert ours["metricSpec"] == MetricName.HEADROOM_SECONDS
+    assert named["headroom-scorer"]["attributeKey"] == ours["attributeKey"]

@@ -55,6 +55,32 @@ def test_where_not_all_can_be_on_time_the_longest_is_given_up() -> None:
     assert (order.behind(), order.moved_behind) == (1, 1)
 
 
+def test_who_comes_now_waits_for_all_that_can_be_on_time_and_for_nobody_else() -> None:
+    order = queued(an_order(), long=(1.0, 900), short=(1.1, 300), shorter=(1.2, 200))
+    judged(order)
+    assert order.wait == pytest.approx(0.5)
+    order.discard("short")
+    judged(order)
+    assert order.wait == pytest.approx(1.1), "the longest is back in time"
+    order.discard("long")
+    order.discard("shorter")
+    judged(order)
+    assert order.wait == 0.0
+
+
+def test_who_comes_while_no_slot_is_free_waits_for_one_at_least() -> None:
+    full = RATE._replace(free_slots=0, per_slot=2.0)
+    order = an_order()
+    judged(order, rate=full)
+    assert order.wait == 2.0
+    queued(order, soon=(9.0, 500))
+    judged(order, rate=full)
+    assert order.wait == 4.0
+    order.progressed("soon", tokens=500, attention=0.0)
+    judged(order, rate=full)
+    assert order.wait == 2.0
+
+
 def test_what_cannot_be_on_time_alone_costs_nobody_else_its_place() -> None:
     order = queued(an_order(), hopeless=(0.5, 600), good=(0.6, 500))
     assert judged(order) == ["good", "hopeless"]

@@ -10,6 +10,7 @@ import pytest
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.contract import Clamp, ClampReason, Generation, Knob
 from flyball_engine.control import state_file
+from flyball_engine.control.metrics import headroom
 from flyball_engine.control.state_file import (
     CoreReport,
     Slot,
@@ -55,6 +56,21 @@ def test_nothing_applied_is_not_generation_zero(tmp_path: Path) -> None:
     writer.set_generation(Generation(epoch=0, generation=0))
     writer.publish()
     assert read(tmp_path).state.applied == Generation(epoch=0, generation=0)
+
+
+def test_the_headroom_of_an_engine_is_that_of_the_core_that_has_most(tmp_path: Path) -> None:
+    def told() -> list[float]:
+        reports = [StateReader(path).read() for path in find_state_files(tmp_path)]
+        return [sample.value for sample in headroom(found for found in reports if found).samples]
+
+    writers = [a_writer(tmp_path, engine=engine) for engine in range(3)]
+    for writer in writers:
+        writer.publish()
+    assert told() == [], "nothing is ordered"
+    for writer, seconds in zip(writers, (-1.5, 0.25), strict=False):
+        writer.numbers[Slot.HEADROOM_SECONDS] = seconds
+        writer.publish()
+    assert told() == [0.25]
 
 
 def test_numbers_are_unseen_until_they_are_published(tmp_path: Path) -> None:

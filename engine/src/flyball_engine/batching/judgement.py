@@ -74,6 +74,10 @@ class Judgement(Generic[R]):
             self._looked_at = bisect_right(self._on_time, last, first), bisect_right(self._hopeful, last, second)
         return found
 
+    def wait(self, rate: PrefillRate) -> float:
+        """Seconds until one more prompt is begun that comes behind all that were taken."""
+        return max(self._busy, rate.slot_wait(self._joining + 1))
+
     def contradicted(self) -> list[Pending[R]]:
         """Of some more, who is where the verdict does not see them; once all were told of, it is in force."""
         part = self._seen[self._told : self._told + _VERDICTS_IN_A_STEP]

@@ -34,7 +34,8 @@ class OnTimeOrder(Generic[R]):
     """The requests without a first token, in the order to serve them.
 
     `moved_behind`: requests that were given up once, cumulative. `in_time_after_all`: those of them whose first token
-    came by its deadline. `refuses`: whether requests are refused that may be, once they are hopeless.
+    came by its deadline. `refuses`: whether requests are refused that may be, once they are hopeless. `wait`: seconds
+    until a prompt that comes now is begun behind all that can be on time, as of the last time that all were judged.
     """
 
     def __init__(self, *, late_share: float) -> None:
@@ -42,6 +43,7 @@ class OnTimeOrder(Generic[R]):
         self.moved_behind = 0
         self.in_time_after_all = 0
         self.refuses = False
+        self.wait = 0.0
         self._pending: dict[R, Pending[R]] = {}
         self._numbers = 0
         # Sorted by deadline and by arrival; the numbers make each key unique.
@@ -178,12 +180,15 @@ class OnTimeOrder(Generic[R]):
         judgement = self._judgement
         if judgement is None:
             if not self._on_time and not self._hopeful:
+                self.wait = rate.slot_wait(1)
                 return
             # Those behind come back only while their deadline is ahead.
             del self._hopeful[: bisect_left(self._hopeful, (now,))]
             judgement = self._judgement = Judgement(self._on_time, self._hopeful, now)
-        if not judgement.is_complete and not judgement.go_on(rate, most):
-            return
+        if not judgement.is_complete:
+            if not judgement.go_on(rate, most):
+                return
+            self.wait = judgement.wait(rate)
         known = self._pending
         moved = [pending for pending in judgement.contradicted() if known.get(pending.request) is pending]
         if moved:

@@ -33,6 +33,10 @@ class PrefillRate(NamedTuple):
         """Time that the rest of a prompt takes."""
         return self.per_token * tokens + self.per_attention * attention
 
+    def slot_wait(self, joining: int) -> float:
+        """Seconds until so many more requests have joined the batch; 0 while that is not known."""
+        return max(0.0, joining - self.free_slots) * self.per_slot if self.per_slot else 0.0
+
     def misses(self, deadline: float, *, tokens: float, attention: float, now: float) -> bool:
         """Whether a first token would come after the deadline if the rest of its prompt were served alone from now."""
         return now + self.seconds(tokens, attention) > deadline

@@ -1,7 +1,7 @@
 """The engine's own metrics, made afresh from its state at each scrape.
 
 They live in a registry of their own: vLLM's turns multi-process with several API servers, drops foreign collectors
-then, and unregisters whatever is named like its own.
+then, and unregisters whatever is named like its own. One is in vLLM's, too, while that is its only API server.
 """
 
 from __future__ import annotations
@@ -88,10 +88,29 @@ class EngineCollector(Collector):
         yield _retunes(self._service.outcomes, cores)
         yield _unsupported(reports.unsupported)
         yield from _core_metrics(cores)
+        yield headroom(cores)
         yield from _step_metrics(cores)
         yield from _batch_metrics(cores)
         yield from _request_metrics(self._counts())
         yield _admissions(self._gate)
+
+
+class HeadroomCollector(Collector):
+    """The one metric for vLLM's own registry: endpoint pickers read the port that requests go to, and no other."""
+
+    def __init__(self, service: ControlService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """The headroom of the engine."""
+        yield headroom(self._service.engine.reports().cores)
+
+
+def headroom(cores: Iterable[CoreReport]) -> Metric:
+    """Seconds that a prompt which comes now may take to be on time."""
+    known = [core.headroom_seconds for core in cores if core.headroom_seconds is not None]
+    text = "Seconds that a prompt which comes now may take to have its first token in time"
+    return _gauge(MetricName.HEADROOM_SECONDS, text, [], [((), max(known))] if known else [])
 
 
 def _retunes(outcomes: Counter[str], cores: Iterable[CoreReport]) -> Metric:

@@ -119,7 +119,8 @@ class Slot:
         IN_TIME_AFTER_ALL,
         BEHIND,
         LONGEST_WAIT_BEHIND_SECONDS,
-    ) = range(30)
+        HEADROOM_SECONDS,
+    ) = range(31)
     REQUESTED = 40
     EFFECTIVE = 48
     START = 56
@@ -135,7 +136,10 @@ _FILE_BYTES: Final = _TEXT + _TEXT_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class CoreReport:
-    """What a core published: its state as the contract has it, and what only metrics and the control server need."""
+    """What a core published: its state as the contract has it, and what only metrics and the control server need.
+
+    `headroom_seconds`: that a prompt which comes now may take to be on time, None where that is not known.
+    """
 
     state: CoreState
     governed: bool
@@ -144,6 +148,7 @@ class CoreReport:
     step_budget_seconds: float
     oldest_waiting_seconds: float
     batches: BatchCounts
+    headroom_seconds: float | None = None
 
 
 class StateWriter:
@@ -171,7 +176,13 @@ class StateWriter:
         self.numbers[Slot.ENGINE] = engine
         for one in (Slot.TOKENS_PER_DECODE, Slot.PIPELINE_DEPTH):
             self.numbers[one] = 1
-        absent = (Slot.EPOCH, Slot.GENERATION, Slot.LOCAL_BIAS, Slot.PROMPT_TOKEN_SECONDS)
+        absent = (
+            Slot.EPOCH,
+            Slot.GENERATION,
+            Slot.LOCAL_BIAS,
+            Slot.PROMPT_TOKEN_SECONDS,
+            Slot.HEADROOM_SECONDS,
+        )
         for start in (*absent, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
             self.numbers[start] = _ABSENT
 
@@ -306,6 +317,7 @@ def _report(body: array[float]) -> CoreReport:
         step_budget_seconds=body[Slot.STEP_BUDGET_SECONDS],
         oldest_waiting_seconds=body[Slot.OLDEST_WAITING_SECONDS],
         batches=batch_counts(body[Slot.BATCHES : Slot.SUMS]),
+        headroom_seconds=None if math.isnan(body[Slot.HEADROOM_SECONDS]) else body[Slot.HEADROOM_SECONDS],
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from flyball_engine.adapters import AdapterReport
 from flyball_engine.batching.gate import Gate
@@ -23,7 +23,7 @@ from flyball_engine.batching.outcomes import LedgerCounts, RequestLedger
 from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.adapters import AdapterLoader
 from flyball_engine.control.api_servers import ApiServers, Follower
-from flyball_engine.control.metrics import EngineCollector
+from flyball_engine.control.metrics import EngineCollector, HeadroomCollector
 from flyball_engine.control.readiness import Readiness
 from flyball_engine.control.server import bind, build_app, control_port, serve
 from flyball_engine.control.service import ControlService
@@ -175,6 +175,9 @@ class FlyballControl:
         )
         registry = CollectorRegistry()
         registry.register(EngineCollector(service, servers.collect, servers))
+        # Several servers share their metrics by files, and drop what others collect.
+        if number == 1:
+            REGISTRY.register(HeadroomCollector(service))
         return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
 
     def _follow_the_first(self, engine_client: Any, index: int, number: int) -> asyncio.Task[None]:

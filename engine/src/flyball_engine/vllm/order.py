@@ -81,6 +81,8 @@ class PromptOrder:
         self._round: Iterator[Any] = iter(())
         self._looked = float("-inf")
         self._slots = 0
+        # Whether the last step was planned with a rate of prompts, so that their waits are foreseen.
+        self._foresees = False
         # The rate of prompts, where it keeps some of those behind from joining.
         self._rate: PrefillRate | None = None
         self._begun: list[Pending[Any]] = []
@@ -195,6 +197,7 @@ class PromptOrder:
             pending.begun = True
             begun.append(pending)
         decode_tokens = batch.decodes * sizes.tokens_per_decode
+        self._foresees = rate is not None
         if rate is not None:
             slots = 0 if self._candidates.full else max(0, self._slots)
             order.judge(rate._replace(free_slots=slots, per_slot=self._turnover.per_slot), now)
@@ -312,6 +315,16 @@ class PromptOrder:
         numbers[Slot.IN_TIME_AFTER_ALL] = order.in_time_after_all
         numbers[Slot.BEHIND] = order.behind()
         numbers[Slot.LONGEST_WAIT_BEHIND_SECONDS] = max(0.0, order.longest_wait(now))
+        numbers[Slot.HEADROOM_SECONDS] = self._headroom()
+
+    def _headroom(self) -> float:
+        """Seconds that a prompt which comes now may take to be on time; NaN where that is not known."""
+        if self._on_time is None or math.isinf(seconds := self._terms[DEFAULT_CLASS].seconds):
+            return math.nan
+        # Nothing is judged while nothing runs, as before a first request: nobody is waited for then.
+        if not self._adapter.running:
+            return seconds
+        return seconds - self._order.wait if self._foresees else math.nan
 
     def _due(self, pending: Pending[Any]) -> tuple[float, float]:
         promised = self._terms.get(pending.of_class) or self._terms[DEFAULT_CLASS]
