@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
+from flyball_operator.api.objects import being_deleted
 from flyball_operator.app.startup import needed
 from support import helm
 from support.cluster import Object, get, kubectl, make_namespace, namespace, patch
@@ -25,10 +27,22 @@ NO_IMAGE = {"image": {"registry": "localhost", "repository": "no/such-image", "p
 @pytest.fixture(scope="module")
 def tenants() -> Iterator[None]:
     """The namespaces that the air-gapped value set names."""
-    for name in ("team-a", "team-b"):
+
+    def absent(name: str) -> bool:
+        return get("namespace", name, namespace=name) is None
+
+    def going(name: str) -> bool:
+        return being_deleted(get("namespace", name, namespace=name) or {"metadata": {}})
+
+    names_ = ("team-a", "team-b")
+    eventually(lambda: not any(map(going, names_)), expecting="what an earlier run made is gone")
+    made = [name for name in names_ if absent(name)]
+    for name in made:
         make_namespace(name)
     yield
-    kubectl("delete", "namespace", "team-a", "team-b", "--wait=false")
+    # Others are the user's.
+    if made:
+        kubectl("delete", "namespace", *made, "--wait=false")
 
 
 @pytest.mark.parametrize("value_set", VALUE_SETS)

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
 import yaml
 
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
+from support import others_crds
 from support.binaries import binary
 from support.cluster import KubectlError, Object, condition, expect_established, get, kubectl
 from support.helm import run
@@ -36,6 +38,8 @@ def leader_worker_sets() -> Iterator[None]:
     """They are served and looked after for as long as the block lasts."""
     chart = Path(binary("lws-chart"))
     crd = chart / "crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml"
+    if others_crds.is_installed(crd):
+        pytest.skip("this cluster has the LeaderWorkerSets of somebody else")
     objects = "\n---\n".join(map(json.dumps, _published(chart)))
     try:
         _apply(json.dumps(mark(yaml.safe_load(crd.read_text()))))

@@ -36,6 +36,8 @@ KINDS: Final = (
     "storageclasses.storage.k8s.io",
     "namespaces",
 )
+#: They are gone once others have cleared up, be it in minutes.
+_SLOW: Final = ("nodes/", "persistentvolumes/", "namespaces/")
 #: Of a release of the chart, which carries the chart's labels and not ours.
 _OF_CHART: Final = "app.kubernetes.io/name=flyball,app.kubernetes.io/managed-by=Helm"
 _RELEASE_NAMESPACE: Final = "meta.helm.sh/release-namespace"
@@ -67,14 +69,20 @@ def is_over(run: str, made: datetime, now: datetime) -> bool:
 
 
 def sweep() -> list[str]:
-    """Remove what runs left that are over, and do not wait until it is gone. Gives what was asked to go."""
+    """Remove what runs left that are over. Gives what was asked to go; namespaces and volumes may be there for longer.
+
+    A cluster that others made may have more of what looks like ours, and is left as it is.
+    """
+    if os.environ.get("FLYBALL_CLUSTER") == "external":
+        return []
     now = datetime.now(UTC)
     marked = _listed(KINDS, LABEL)
     dead = [one for one in marked if not being_deleted(one) and is_over(_run(one), _made(one), now)]
     dead += _of_lost_releases({one["metadata"]["name"] for one in dead if one["kind"] == "Namespace"})
     found = sorted({_reference(one) for one in dead}, key=lambda one: KINDS.index(one.partition("/")[0]))
-    if found:
-        _kubectl("delete", *found, "--wait=false", "--ignore-not-found")
+    for slow in (False, True):
+        if part := [one for one in found if one.startswith(_SLOW) is slow]:
+            _kubectl("delete", *part, f"--wait={str(not slow).lower()}", "--ignore-not-found")
     return found
 
 

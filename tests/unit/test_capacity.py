@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyball_engine.contract import Classes, RequestClass
 from flyball_engine.model import StepModel
 from flyball_lab.benches.law.ablation import in_force
 from flyball_lab.harness.plant import A100, H100
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
-from flyball_operator.tuning.capacity import Balance, Carried, carried, idle, replicas_for, weighed
+from flyball_operator.tuning.capacity import Balance, Carried, carried, draining, idle, replicas_for, weighed
 from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
@@ -240,6 +241,16 @@ def test_where_the_operator_scales_a_queue_is_served_by_pods_besides_those_that_
     queue = 5.0 * TUNABLES.drain_seconds
     assert then(enough, 8.0, waiting=queue, spec=scaled).advised == 3
     assert then(enough, 8.0, waiting=queue).advised == 2, "what is advised is for the arrivals"
+    patient = tuning(replace(TTFT, seconds=5 * TUNABLES.drain_seconds))
+    assert draining(queue, patient) == 1.0, "a queue that is in time may last"
+
+
+def test_requests_without_a_deadline_wait_by_design_and_add_no_pod() -> None:
+    batch = Classes(header="x-class", classes=(RequestClass(name="batch", value="batch"),))
+    assert draining(600.0, replace(SPEC, classes=batch)) == 0.0
+    due = replace(SPEC, classes=batch, objectives=(*SPEC.objectives, replace(TTFT, of_class="batch")))
+    assert draining(600.0, due) == 600.0 / TUNABLES.drain_seconds
+    assert draining(600.0, tuning(TPOT)) == 0.0
 
 
 def test_the_advice_does_not_flap_with_a_load_at_the_edge() -> None:

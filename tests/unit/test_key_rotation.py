@@ -171,6 +171,7 @@ async def test_pods_of_a_template_without_the_file_hold_up_no_rotation_and_their
     del world.engines[-1]
     await world.pass_time(LOOK_SECONDS + ROUND_SECONDS)
     assert "kept" not in world.data(), "the template was replaced"
+    assert public(key) not in {signer.public_pem for signer in world.rotation.signers()}
     assert world.refused == []
 
 

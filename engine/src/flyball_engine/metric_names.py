@@ -98,7 +98,8 @@ class MetricName(StrEnum):
     """gauge; engine: how long the oldest of those has waited; 0 if there is none."""
     HEADROOM_SECONDS = "flyball_first_token_headroom_seconds"
     """gauge: seconds that a prompt which comes now may take to have its first token in time, behind all that can be on
-    time. Of the engine core that has most; absent where nothing is ordered. On vLLM's port, too."""
+    time. Of the engine core that has most, as of its last step; absent where nothing is ordered. On vLLM's port, too.
+    """
     PREEMPTIONS = "flyball_preemptions_total"
     """counter; engine: requests that lost their KV cache, to be computed anew."""
     COHORTS = "flyball_cohorts_total"

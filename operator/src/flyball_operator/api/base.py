@@ -94,6 +94,11 @@ def forget_given(model: BaseModel) -> None:
 class ReportedModel(Model):
     """Base of what status is made of. Which of its fields were given is not kept."""
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if cls.checks:
+            raise TypeError(f"{cls.__name__} is of a status, which has no rules")
+
     @model_validator(mode="after")
     def _checks_hold(self) -> Self:
         """In place of the rules, of which status has none: each validator is a call for each of thousands of models."""

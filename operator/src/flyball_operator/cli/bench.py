@@ -18,7 +18,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         prefix_chars="\0",
         add_help=False,
     )
-    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of flyball-bench, such as run or report")
+    parser.add_argument(
+        "arguments", nargs="*", default=[], metavar="ARGUMENT", help="of flyball-bench, such as run or report"
+    )
     parser.set_defaults(run=run, parser=parser)
 
 

@@ -25,6 +25,7 @@ class HeldKeys:
 
     def __init__(self) -> None:
         self._signers: tuple[Signer, ...] = ()
+        self._kept: tuple[Signer, ...] = ()
 
     def __call__(self) -> Sequence[Signer]:
         """The keys at this moment."""
@@ -33,9 +34,10 @@ class HeldKeys:
     def replace(self, *fresh: Signer, kept: Signer | None = None) -> None:
         """Sign with these, in this order, and behind them with those before. `kept`: last of all, however many."""
         last = () if kept is None else (kept,)
-        known = {signer.public_pem for signer in (*fresh, *last)}
+        # One that was kept goes at once, where it is kept no more.
+        known = {signer.public_pem for signer in (*fresh, *self._kept, *last)}
         before = [signer for signer in self._signers if signer.public_pem not in known]
-        self._signers = (*(*fresh, *before)[:MOST_PUBLIC_KEYS], *last)
+        self._signers, self._kept = (*(*fresh, *before)[:MOST_PUBLIC_KEYS], *last), last
 
 
 class SigningKeys(HeldKeys):

@@ -98,15 +98,15 @@ class KeyRotation:
     # What others ask
 
     def age(self) -> float:
-        """Seconds since the key that is signed with was made or taken over; 0 while there is none."""
-        current = self._keys.current
-        return 0.0 if current is None else max(0.0, (self._now() - current.since).total_seconds())
+        """Seconds since the oldest key that is signed with was made or taken over; 0 while there is none."""
+        oldest = self._keys.kept or self._keys.current
+        return 0.0 if oldest is None else max(0.0, (self._now() - oldest.since).total_seconds())
 
     def export(self, metrics: Metrics) -> None:
         """Have the figures scraped with the operator's others."""
         metrics.watch(
             "flyball_operator_signing_key_age_seconds",
-            "Seconds since the signing key was made or taken over; 0 while there is none.",
+            "Seconds since the oldest key that is signed with was made or taken over; 0 while there is none.",
             self.age,
         )
         metrics.watch(

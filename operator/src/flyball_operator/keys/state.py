@@ -53,6 +53,7 @@ class KeyRing:
     """What the Secret holds. `current` signs; None in a Secret that nobody has filled yet.
 
     `kept`: one before, for pods that know no other. A later one is not kept for them: it is not the one they know.
+    Where people emptied the Secret these pods know none of its keys, and what is kept later is of no use to them.
     """
 
     current: SigningKey | None = None

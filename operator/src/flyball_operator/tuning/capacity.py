@@ -48,7 +48,7 @@ class Balance:
     """The load of a service against what its engines carry, over the last minutes; bounded.
 
     `rate`: requests per second that one replica carries, and `arrivals` of the service, refused ones too; both are
-    smoothed. `latest`: the arrivals of the last window alone, and those that wait, to be served within `drain_seconds`.
+    smoothed. `latest`: the arrivals of the last window alone, and those that wait (see `draining`).
     `shown_rate` and `shown_arrivals`: rate and arrivals for people, moved only when they are no longer right.
     `failing_since`: from when on even an idle engine could not keep the objectives. `desired`: replicas, with what was
     needed in the stabilisation windows. `unseen`: Ready pods that are not scraped, whose load is in none of this.
@@ -149,6 +149,16 @@ def replicas_for(arrivals: float, rate: float, spec: TuningSpec) -> float:
     return (arrivals if spec.scaling is None else arrivals / (1.0 - TUNABLES.spare)) / rate
 
 
+def draining(waiting: float, spec: TuningSpec) -> float:
+    """Requests per second that are served besides the arrivals, so that those that wait are soon gone.
+
+    A queue that keeps a longer deadline may last for that. Requests without a deadline wait by design: 0 where some may
+    be among them.
+    """
+    longest = spec.longest_deadline
+    return 0.0 if longest is None else waiting / max(TUNABLES.drain_seconds, longest)
+
+
 def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
     """Whether the load is to be weighed again."""
     return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < TUNABLES.window_seconds - 0.5
@@ -189,7 +199,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
             desired=desired or Replicas(replicas=replicas + unseen),
         )
     share = -math.expm1(-(now - before.at) / TUNABLES.memory_seconds)
-    latest = arrivals + waiting / TUNABLES.drain_seconds
+    latest = arrivals + draining(waiting, spec)
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
     # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
     failing_since = min(now, before.failing_since) if found.reachable else math.inf

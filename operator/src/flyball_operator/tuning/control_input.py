@@ -62,7 +62,7 @@ class Workload:
         """Running requests whose KV cache fits; infinite where its size is not known.
 
         A long answer runs for longer, so what runs at some time is longer than the mean request. What decodes were seen
-        to read says how long; half of a mean answer is too little.
+        to read says how long; half of a mean answer is too little. A prefix that they share counts for each.
         """
         held = self.context or self.prompt + self.output / 2
         return self.kv_tokens / held if self.kv_tokens > 0.0 else math.inf
@@ -72,7 +72,8 @@ class Workload:
         """Computed tokens of the prompt that a prefill token is in on average, E[U²]/E[U].
 
         What waits behind prompts sees these. `attention` is that token's mean position: half of them, behind what the
-        prefix cache has of the prompt.
+        prefix cache has of the prompt. It is taken for granted that long prompts have as much of that as short ones:
+        where first turns are long and later ones short and cached, this is too little.
         """
         return max(self.uncached, 2.0 * (self.attention - (self.prompt - self.uncached)))
 

@@ -138,6 +138,13 @@ class TuningSpec:
         return self.classes.model_copy(update={"classes": due})
 
     @cached_property
+    def longest_deadline(self) -> float | None:
+        """Seconds in which each class of requests is to have its first token; None where one has no such objective."""
+        classes = (DEFAULT_CLASS, *(() if self.classes is None else self.classes.names))
+        due = [[o.seconds for o in of_class(self.objectives, name) if o.metric in DEADLINES] for name in classes]
+        return max(map(min, due)) if all(due) else None
+
+    @cached_property
     def deadlines(self) -> str:
         """Names of the objectives that say by when a first token must be there."""
         return ", ".join(objective.name for objective in self.objectives if objective.metric in DEADLINES)

@@ -82,10 +82,10 @@ class Tunables:
     #: In a simulated day 97.4 % of requests are in time with none free, 99.7 % with 0.1, for 16 % more replica-hours,
     #: and 99.8 % with 0.15, for another 5 %.
     spare: float = 0.1  # [share of the capacity]
-    #: Requests that wait are to be served within so many seconds, by pods besides those that the arrivals need. Where
-    #: these have all pods, a queue stays for ever, and its late requests take memory from those in time. Azure's trace,
-    #: begun with one pod: 91.9 % of requests are in time without, 95.2 % with 120 s for 6 % more replica-hours, 96.4 %
-    #: with 60 s for another 1 %, 96.8 % with 30 s for another 10 % (simulated).
+    #: Requests that wait are to be served within so many seconds, or their deadline, by pods besides those that the
+    #: arrivals need. Where these have all pods, a queue stays for ever, and its late requests take memory from others.
+    #: Azure's trace, begun with one pod: 91.9 % of requests are in time without, 95.2 % with 120 s for 6 % more
+    #: replica-hours, 96.4 % with 60 s for another 1 %, 96.8 % with 30 s for another 10 % (simulated).
     drain_seconds: float = 60.0  # [s]
     #: The advice falls to the most that was needed in so many seconds, as an autoscaler's stabilisation window does.
     fewer_seconds: float = 300.0  # [s]

@@ -307,7 +307,7 @@ def _spelling(action: argparse.Action) -> str:
 
 def _default(value: object) -> str:
     """Where it is of this machine, or nothing, the help says what happens."""
-    if isinstance(value, bool) or value in (None, "", (), argparse.SUPPRESS, sys.executable):
+    if isinstance(value, bool) or value in (None, "", (), [], argparse.SUPPRESS, sys.executable):
         return ""
     if isinstance(value, tuple):
         return ",".join(map(_default, value))
