@@ -28,15 +28,14 @@ NO_IMAGE = {"image": {"registry": "localhost", "repository": "no/such-image", "p
 def tenants() -> Iterator[None]:
     """The namespaces that the air-gapped value set names."""
 
-    def absent(name: str) -> bool:
-        return get("namespace", name, namespace=name) is None
+    def found() -> dict[str, Object | None]:
+        return {name: get("namespace", name, namespace=name) for name in ("team-a", "team-b")}
 
-    def going(name: str) -> bool:
-        return being_deleted(get("namespace", name, namespace=name) or {"metadata": {}})
-
-    names_ = ("team-a", "team-b")
-    eventually(lambda: not any(map(going, names_)), expecting="what an earlier run made is gone")
-    made = [name for name in names_ if absent(name)]
+    eventually(
+        lambda: not any(one is not None and being_deleted(one) for one in found().values()),
+        expecting="what an earlier run made is gone",
+    )
+    made = [name for name, one in found().items() if one is None]
     for name in made:
         make_namespace(name)
     yield

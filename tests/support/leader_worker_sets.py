@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pytest
 import yaml
 
 from flyball_lab.harness.waiting import eventually
@@ -38,8 +37,7 @@ def leader_worker_sets() -> Iterator[None]:
     """They are served and looked after for as long as the block lasts."""
     chart = Path(binary("lws-chart"))
     crd = chart / "crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml"
-    if others_crds.is_installed(crd):
-        pytest.skip("this cluster has the LeaderWorkerSets of somebody else")
+    others_crds.expect_absent(crd)
     objects = "\n---\n".join(map(json.dumps, _published(chart)))
     try:
         _apply(json.dumps(mark(yaml.safe_load(crd.read_text()))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from support.binaries import binary
@@ -37,6 +38,12 @@ def install(crd: Path) -> None:
 def is_installed(crd: Path) -> bool:
     """Whether the cluster has a CRD of that name."""
     return get("crd", yaml.safe_load(crd.read_text())["metadata"]["name"], namespace="default") is not None
+
+
+def expect_absent(crd: Path) -> None:
+    """Skip the test where somebody else has installed the CRD: it would be removed with all its objects."""
+    if is_installed(crd):
+        pytest.skip(f"this cluster has the CRD of {crd.name} from somebody else, and tests remove theirs")
 
 
 def uninstall() -> None:
