@@ -202,7 +202,7 @@ def test_changed_bounds_move_the_limits_at_once_and_unobserved() -> None:
     narrow = replace(AUTO, envelope=Envelope(Span(4, 16), Span(128, 256)))
     state, decision = ticks(start(AUTO), Unobserved(Missing.UNREACHABLE, "away"), spec=narrow)
     assert state.limits == limits(16, 256)
-    assert decision.changed
+    assert (decision.changed, decision.cause) == (True, "SpecEdited")
 
 
 def flapping(number: int, at: float) -> Observation:
@@ -236,7 +236,7 @@ def test_a_change_that_waits_is_weighed_anew_and_made_when_it_may_be() -> None:
     assert (early.hold, early.changed) == (HoldReason.CHANGED_OFTEN, False)
     assert early.output is not None
     _, later = ticks(state, signals(205.0), now=205.0)
-    assert later.changed
+    assert (later.changed, later.cause) == (True, early.output.binding)
 
 
 def test_the_moves_of_a_shadow_are_not_counted() -> None:

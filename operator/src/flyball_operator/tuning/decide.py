@@ -55,12 +55,20 @@ def decide(
         policy=proposal.policy,
         hold=proposal.hold if proposal.policy == tick.current else None,
         trigger=proposal.trigger,
+        cause=_cause(proposal),
         output=proposal.output,
         rolled_back=proposal.urgent and proposal.hold is HoldReason.ROLLED_BACK,
     )
     if proposal.policy is not state.policy or any(map(is_not, filters, state.filters)):
         state = replace(state, policy=proposal.policy, filters=tuple(filters))
     return state, decision
+
+
+def _cause(proposal: Proposal) -> str:
+    """What moves the policy: the objective that binds, which has a name in small letters, or one of these words."""
+    if proposal.output is not None:
+        return proposal.output.binding or "UpperBound"
+    return "SpecEdited" if proposal.hold is HoldReason.NOT_OBSERVED else proposal.hold.value
 
 
 def _proposed(state: TuningState, tick: Tick) -> tuple[TuningState, Proposal]:

@@ -56,6 +56,8 @@ class TunerMetrics:
         self._shown: dict[tuple[str, str], dict[Gauge, float | None]] = {}
         #: Likewise what counts the decisions of each, by what held the limits.
         self._counted: dict[tuple[str, str], dict[str, Counter]] = {}
+        #: By what the limits of each changed last.
+        self._causes: dict[tuple[str, str], str] = {}
 
         def counter(name: str, text: str, *more: str) -> Counter:
             return self._of_a_service(Counter(name, text, (*_SERVICE, *more), registry=registry))
@@ -69,6 +71,12 @@ class TunerMetrics:
         )
         self._decisions = counter(
             "flyball_operator_decisions_total", "Decisions by what held the limits, `changed` where nothing did", "hold"
+        )
+        self._changed = gauge(
+            "flyball_operator_limits_changed_timestamp_seconds",
+            "Unix time at which the limits changed last, by `cause`: the objective that binds, UpperBound, Learning, "
+            "SpecEdited, RolledBack or TrialFailed",
+            "cause",
         )
         self._pushes = counter("flyball_operator_pushes_total", "Setpoints written to pods, by outcome", "outcome")
         self._limit = gauge("flyball_operator_limit", "Limits the service shall run under", "knob")
@@ -119,6 +127,12 @@ class TunerMetrics:
         if hold not in counted:
             counted[hold] = self._decisions.labels(namespace, service, hold)
         counted[hold].inc()
+        if decision.hold is None:
+            before = self._causes.get((namespace, service), decision.cause)
+            if before != decision.cause:
+                self._changed.remove(namespace, service, before)
+            self._causes[namespace, service] = decision.cause
+            self._changed.labels(namespace, service, decision.cause).set(decision.at)
         if fit is not None:
             self._show(self._error, namespace, service, fit.error)
             self._show(self._trusted, namespace, service, fit.trusted)
@@ -186,6 +200,7 @@ class TunerMetrics:
             return
         self._shown.pop((namespace, service), None)
         self._counted.pop((namespace, service), None)
+        self._causes.pop((namespace, service), None)
         for metric in self._per_service:
             metric.remove_by_labels({"namespace": namespace, "service": service})
 

@@ -138,7 +138,7 @@ class ServiceTuner:
         before, began = context.state, time.time_ns()
         context.state, decision = decide(before, observation, self._decided_by, now, self._pods_observed)
         if failed:
-            decision = replace(decision, hold=None, trigger=failed)
+            decision = replace(decision, hold=None, trigger=failed, cause="TrialFailed")
         with context.dependencies.tracing.decision(self.labels, decision, began):
             self._reporter.decided(decision, observation)
             await self._rollout.follow(decision, before, at_once=decision.rolled_back or bool(failed))

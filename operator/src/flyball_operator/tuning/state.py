@@ -64,8 +64,8 @@ class TuningState:
 class Decision:
     """One tick's outcome. `policy` is the law's after it; `hold` says why it did not move, None if it did.
 
-    `trigger` is one sentence for people. `output` is what the law wanted, None where it was not asked. `rolled_back`:
-    it goes back to what worked, in all pods at once.
+    `trigger` is one sentence for people. `cause`: what moves the policy, one of few words. `output` is what the law
+    wanted, None where it was not asked. `rolled_back`: it goes back to what worked, in all pods at once.
     """
 
     at: float
@@ -73,6 +73,7 @@ class Decision:
     policy: Policy
     hold: HoldReason | None
     trigger: str
+    cause: str = ""
     output: ControlOutput | None = None
     rolled_back: bool = False
 

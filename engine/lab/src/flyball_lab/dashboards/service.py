@@ -16,8 +16,10 @@ from flyball_operator.prometheus.queries import UID
 #: The dashboard's own name, which links have.
 DASHBOARD: Final = "flyball-service"
 _DECISIONS: Final = "flyball_operator_decisions_total"
+_CHANGED: Final = "flyball_operator_limits_changed_timestamp_seconds"
 #: What was there so long ago is nothing new. No variable of Grafana's: annotations have no rate interval.
-_BEFORE: Final = "1m"
+_BEFORE_SECONDS: Final = 60
+_BEFORE: Final = f"{_BEFORE_SECONDS}s"
 
 
 def service() -> builders.Dashboard:
@@ -56,9 +58,9 @@ def variables() -> list[builders.QueryVariable]:
 
 
 def _annotations() -> list[Annotation]:
-    changed = f'sum by (hold) (increase({_DECISIONS}{{{SERVICE},hold="changed"}}[{_BEFORE}])) > 0'
+    changed = f"max by (cause) ({_CHANGED}{{{SERVICE}}}) > time() - {_BEFORE_SECONDS}"
     return [
-        Annotation("Limits changed", changed, title="limits {{hold}}", tags="", colour="blue"),
+        Annotation("Limits changed", changed, title="limits changed: {{cause}}", tags="cause", colour="blue"),
         Annotation("Limits held", _begins(_held), title="held: {{hold}}", tags="", colour="yellow"),
         Annotation(
             "Conditions", _begins(_condition), title="{{condition}} is {{status}}: {{reason}}", tags="condition",
