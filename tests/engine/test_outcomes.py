@@ -70,7 +70,7 @@ async def a_load_that_is_counted(counted: Counted, attempt: int, note: Callable[
 LEAVING = [Wish(prompt_tokens=400, max_tokens=3600, leave_after=after) for after in (0.2, 0.4, 0.6)]
 
 
-async def test_clients_that_leave_in_time_count_against_nothing(counted: Counted) -> None:
+async def test_clients_that_leave_in_time_violate_nothing(counted: Counted) -> None:
     counted.against(EASY)
     await under_load(counted.server, LEAVING)
     counted.expect_outcomes(aborted=len(LEAVING))

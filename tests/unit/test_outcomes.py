@@ -134,14 +134,32 @@ def test_a_client_that_leaves_past_the_first_token_deadline_is_a_violation() -> 
     story.expect_together(violated=1)
 
 
-def test_a_client_that_leaves_before_any_deadline_counts_against_nothing() -> None:
+def test_a_client_that_leaves_before_any_deadline_counts_for_nothing() -> None:
     story = Story(TTFT, E2E)
     story.arrives().reaches_engine().closes(End.LEFT, 0.4)
-    story.arrives().reaches_engine().gets(0.4).closes(End.LEFT, 2.0)
-    story.expect_requests(aborted=2)
+    story.expect_requests(aborted=1)
     for objective in (TTFT, E2E):
         story.expect(objective)
     story.expect_together()
+
+
+def test_a_client_that_leaves_in_mid_answer_had_its_first_token_in_time() -> None:
+    story = Story(TTFT, E2E)
+    story.arrives().reaches_engine().gets(0.4).closes(End.LEFT, 2.0)
+    story.expect_requests(aborted=1)
+    story.expect(TTFT, met=1)
+    story.expect(E2E)
+    story.expect_together()
+
+
+def test_where_first_tokens_are_all_that_is_asked_who_leaves_in_mid_answer_met_it_all() -> None:
+    story = Story(TTFT)
+    client = story.arrives().reaches_engine().gets(0.4)
+    story.expect_open(met=[TTFT], at=0.51)
+    client.closes(End.LEFT, 2.0)
+    story.expect_open(at=2.0)
+    story.expect(TTFT, met=1)
+    story.expect_together(met=1)
 
 
 def test_a_client_that_leaves_past_the_whole_deadline_still_met_the_first_token() -> None:

@@ -11,10 +11,11 @@ engine counts, and these are the rules:
 - **InterTokenLatency** is counted by the gap, as gaps occur, whatever becomes of the request: its share is that of
   gaps. For all objectives together a request meets it if the mean gap of its slowest sequence does. A single late token
   does not fail an answer of hundreds, a slow stream does.
-- A client that leaves when an objective is violated already is counted as `abandoned`. A deadline passed, or the stream
-  was too slow so far, the wait for its next token included. It counts as violated for that objective and for all
-  together, as met where that is certain, and not for the rest. One that leaves earlier is `aborted` and counts against
-  nothing.
+- A client that leaves counts for what is certain by then, and not for the rest. An objective is violated if a deadline
+  passed, or the stream was too slow so far, the wait for its next token included. Then the request is `abandoned`, else
+  `aborted`. An objective of first tokens is met if that came in time. Were only violations counted, clients that leave in mid-answer
+  would make an engine look bad that serves each of them in time. For all together it is violated if one is, met if
+  each is met for certain, and else not counted.
 - A request counts when it ends. Whether it meets an objective may be certain before (`open_outcomes`).
 - Requests are counted against the objectives in force when they end: those of their class. Without a class, or of an
   unknown one, these are the objectives without a class; a class without objectives is counted against nothing.
@@ -40,14 +41,14 @@ VIOLATED: Final = "violated"
 
 
 class Outcome(StrEnum):
-    """What became of a request. The first two are counted against objectives, the others are not."""
+    """What became of a request. The first three are counted against objectives, the others are not."""
 
     FINISHED = "finished"
     """Every sequence came to its end."""
     ABANDONED = "abandoned"
     """The client left when an objective was violated already."""
     ABORTED = "aborted"
-    """The client left before that."""
+    """The client left before that. What was met by then for certain counts."""
     REFUSED = "refused"
     """Answered with an error before any sequence started, or refused for overload before any had a token."""
     ERROR = "error"
@@ -322,7 +323,9 @@ class RequestLedger:
         if request.failed:
             self._close(request, Outcome.ERROR)
             return
-        self._judge({one: _verdict(one, request) for one in self._objectives_of(request)})
+        verdicts = {one: _verdict(one, request) for one in self._objectives_of(request)}
+        self._judge(verdicts)
+        self._judge_together(verdicts)
         tokens = sum(sequence.tokens for sequence in request.sequences)
         self._generated += tokens
         if request.adapter in self._adapter_tokens:
@@ -332,11 +335,12 @@ class RequestLedger:
         self._close(request, Outcome.FINISHED)
 
     def _leave(self, request: OpenRequest, now: float) -> None:
-        """Counts a request whose client left: only if an objective was violated by then."""
+        """Counts a request whose client left: for what is certain by then."""
         verdicts = {one: _verdict_so_far(one, request, now) for one in self._objectives_of(request)}
         violated = False in verdicts.values()
-        if violated:
-            self._judge(verdicts)
+        self._judge(verdicts)
+        if violated or None not in verdicts.values():
+            self._judge_together(verdicts)
         self._close(request, Outcome.ABANDONED if violated else Outcome.ABORTED)
 
     def _objectives_of(self, request: OpenRequest) -> tuple[ObjectiveSpec, ...]:
@@ -346,6 +350,8 @@ class RequestLedger:
         for objective, verdict in verdicts.items():
             if verdict is not None and objective.metric is not Metric.INTER_TOKEN_LATENCY:
                 self._count(objective.id, met=verdict)
+
+    def _judge_together(self, verdicts: Mapping[ObjectiveSpec, bool | None]) -> None:
         if verdicts:
             key = (_joined(tuple(verdicts)), VIOLATED if False in verdicts.values() else MET)
             self._together[key] = self._together.get(key, 0) + 1
