@@ -568,8 +568,11 @@ def test_series_of_engines_carry_the_labels_that_tuning_reads() -> None:
     assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"http", "control"}
     # A pod must not say of itself whose it is.
     assert not any("honorLabels" in endpoint for endpoint in monitor["spec"]["podMetricsEndpoints"])
-    # Pods that others make have it, too.
-    assert monitor["spec"]["selector"]["matchExpressions"] == [{"key": names.LABEL_SERVICE_UID, "operator": "Exists"}]
+    # Pods that others make have it, too. What is a part of another pod's engine core has no series.
+    assert monitor["spec"]["selector"]["matchExpressions"] == [
+        {"key": names.LABEL_SERVICE_UID, "operator": "Exists"},
+        {"key": names.LABEL_HEADLESS, "operator": "DoesNotExist"},
+    ]
 
 
 def test_beside_kube_prometheus_stack_its_prometheus_selects_all_that_is_for_it() -> None:

@@ -21,6 +21,7 @@ from flyball_operator.reconcile.plan import (
     disruption_budget,
     http_route,
     inference_pool,
+    leader_worker_set,
     model_job,
     pod,
     service,
@@ -46,8 +47,9 @@ def rendered(manifest: Object) -> list[Rendered]:
     strategy = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
     return [
         template,
+        *([leader_worker_set.headless(template)] if found.spec.parallelism.core_spans_nodes else []),
         strategy,
-        service.render(found.metadata, template),
+        service.render(found, template),
         *([budget] if (budget := disruption_budget.render(found)) else []),
         *([model_job.render(found, CONFIG)] if found.spec.model.cache else []),
         *(one for one in (inference_pool.render(found), http_route.render(found)) if one is not None),

@@ -19,6 +19,7 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import ADDRESS, ScrapeJob
 from flyball_lab.harness.tuners import inference_service
 from flyball_lab.repository import ROOT
+from flyball_operator.reconcile.plan import leader_worker_set
 from flyball_operator.reconcile.plan import pod as pods
 from flyball_operator.reconcile.plan.snapshot import Config
 
@@ -28,11 +29,15 @@ INIT = f"{_META}pod_container_init"
 
 
 def discovered(
-    engine: ServedEngine, /, *, namespace: str = "team", uid: str | None = None, **spec: Any
+    engine: ServedEngine, /, *, namespace: str = "team", uid: str | None = None, headless: bool = False, **spec: Any
 ) -> list[dict[str, str]]:
-    """The targets of an engine's pod, which has the template that the operator renders for its service."""
+    """The targets of an engine's pod, which has the template that the operator renders for its service.
+
+    `headless`: of a pod that is a part of another one's engine core.
+    """
     service = inference_service(uid or engine.service, **spec)
     template = pods.render(service, Config(plugin_image="plugin:1", public_key="PEM"), "hash")
+    template = leader_worker_set.headless(template) if headless else template
     # On loopback the control port is another one, and nobody serves the API.
     ports = {CONTROL_PORT: engine.port}
     metadata, spec = template["metadata"], template["spec"]
@@ -128,7 +133,13 @@ def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-
     """The jobs that the Prometheus operator makes of a PodMonitor of the chart: one for each port."""
     (monitor,) = (one for one in _chart() if one["kind"] == "PodMonitor" and one["metadata"]["name"] == name)
     spec, meta = monitor["spec"], monitor["metadata"]
-    there = [one["key"] for one in spec["selector"].get("matchExpressions", ()) if one["operator"] == "Exists"]
+    asked = {one["key"]: one["operator"] for one in spec["selector"].get("matchExpressions", ())}
+    there = [key for key, operator in asked.items() if operator == "Exists"]
+    dropped = [
+        {"source_labels": [f"{_META}pod_labelpresent_{spelled(key)}"], "action": "drop", "regex": "true"}
+        for key, operator in asked.items()
+        if operator == "DoesNotExist"
+    ]
     wanted = {key: re.escape(value) for key, value in spec["selector"].get("matchLabels", {}).items()}
     selected = [
         {"source_labels": [f"{_META}pod_label_{spelled(key)}"], "action": "keep", "regex": regex}
@@ -141,6 +152,7 @@ def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-
             targets,
             [
                 *selected,
+                *dropped,
                 {
                     "source_labels": [f"{_META}pod_container_port_name"],
                     "action": "keep",

@@ -327,19 +327,25 @@ class MemoryCluster:
     def _group(self, groups: Object) -> None:
         """As LeaderWorkerSets' controller: a StatefulSet of leaders, and one of each leader for the rest."""
         spec, name = groups["spec"], groups["metadata"]["name"]
-        template, size = spec["leaderWorkerTemplate"]["workerTemplate"], spec["leaderWorkerTemplate"]["size"]
+        made, size = spec["leaderWorkerTemplate"], spec["leaderWorkerTemplate"]["size"]
+        of_others = made["workerTemplate"]
+        template = made.get("leaderTemplate") or of_others
         bad = any("bad" in item["image"] for item in template["spec"]["containers"])
         status = PULL_FAILED if bad else self.held or READY
+        # Of one that is headless nothing is probed.
+        probed = names.LABEL_HEADLESS not in of_others["metadata"].get("labels", {})
         leaders = self._stateful_set(name, name, _controller("LeaderWorkerSet", groups))
         wanted: set[str] = set()
         for index in range(spec["replicas"]):
             wanted.add(f"{name}-{index}")
-            leader = self._pod_of_group(f"{name}-{index}", index, template, status, leaders)
+            leader = self._pod_of_group(f"{name}-{index}", (index, 0), template, status, leaders)
             if leader is None:
                 continue
             others = self._stateful_set(name, f"{name}-{index}", _controller("Pod", leader))
             for worker in range(1, size):
-                self._pod_of_group(f"{name}-{index}-{worker}", index, template, status, others)
+                self._pod_of_group(
+                    f"{name}-{index}-{worker}", (index, worker), of_others, status if probed or bad else READY, others
+                )
                 wanted.add(f"{name}-{index}-{worker}")
         for pod in self.api.find(PODS):
             mine = pod["metadata"]["labels"].get(names.LABEL_GROUPS) == name
@@ -354,10 +360,15 @@ class MemoryCluster:
         metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
         return self.api.put(STATEFUL_SETS, {"metadata": metadata | {"creationTimestamp": timestamp(self.now)}})
 
-    def _pod_of_group(self, name: str, index: int, template: Object, status: Object, owner: Object) -> Object | None:
-        """The pod of a StatefulSet; None where there is no room for it, which an event then says."""
+    def _pod_of_group(
+        self, name: str, place: tuple[int, int], template: Object, status: Object, owner: Object
+    ) -> Object | None:
+        """The pod of a StatefulSet; None where there is no room for it, which an event then says.
+
+        `place`: its group, and its index in that.
+        """
         of_group = {names.LABEL_GROUPS: owner["metadata"]["labels"][names.LABEL_GROUPS]}
-        of_group |= {names.LABEL_GROUP_INDEX: str(index)}
+        of_group |= {names.LABEL_GROUP_INDEX: str(place[0]), names.LABEL_WORKER_INDEX: str(place[1])}
         metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
         metadata["labels"] = template["metadata"]["labels"] | of_group
         metadata["ownerReferences"] = [_controller("StatefulSet", owner)]
@@ -396,7 +407,7 @@ class MemoryCluster:
         ready = [
             {"conditions": {"ready": True}, "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]}}
             for pod in self.api.find(PODS)
-            if pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name and _is_ready(pod)
+            if _is_ready(pod) and _serves(front, pod["metadata"]["labels"])
         ]
         metadata: Object = {
             "name": f"{name}-slice",
@@ -460,6 +471,13 @@ def _with_device(node: str) -> Object:
 def _in_place(deployment: Object) -> bool:
     """Whether pods end before others of the next template are Ready."""
     return bool(deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"])
+
+
+def _serves(front: Object, labels: Object) -> bool:
+    """Whether pods with these labels are the Service's, whatever else others have made of its selector."""
+    leads = front["spec"]["selector"].get(names.LABEL_WORKER_INDEX)
+    mine = labels.get(names.LABEL_SERVICE) == front["metadata"]["name"]
+    return mine and leads in (None, labels.get(names.LABEL_WORKER_INDEX))
 
 
 def _is_ready(pod: Object) -> bool:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from flyball_lab.harness.manifests import Wrong
+from support.wrong_pods import GPU
 
 _NODES = "spec.parallelism.nodes"
 _TWO: Final[dict[str, Any]] = {"spec.parallelism.data": 2, _NODES: 2}
+_PARALLELISM, _ACCELERATOR = "spec.parallelism", "spec.accelerator"
+#: One engine core over two nodes.
+_SPREAD: Final[dict[str, Any]] = {
+    _PARALLELISM: {"tensor": 2, "nodes": 2},
+    _ACCELERATOR: {"resourceName": GPU},
+}
 _CLAIM = "spec.model.cache.claim"
 
 
@@ -25,7 +32,28 @@ WRONG_NODES = (
         {"spec.parallelism.data": 3, _NODES: 2},
         {"spec.parallelism.data": 4, _NODES: 2},
         _NODES,
-        "must divide data evenly: each node runs as many of the engine cores as any other",
+        "must divide data evenly, so that each pod runs as many engine cores as any other",
+    ),
+    Wrong(
+        "an engine core whose devices nodes cannot share evenly",
+        {_PARALLELISM: {"tensor": 2, "pipeline": 3, "nodes": 4}, _ACCELERATOR: {"resourceName": GPU}},
+        {_PARALLELISM: {"tensor": 2, "pipeline": 3, "nodes": 6}, _ACCELERATOR: {"resourceName": GPU}},
+        _NODES,
+        "where data is 1, it must divide tensor * pipeline, so that each pod has as many devices of the one engine",
+    ),
+    Wrong(
+        "an engine core over nodes on the CPU",
+        {_NODES: 2},
+        _TWO,
+        _NODES,
+        "where data is 1, it must divide tensor * pipeline",
+    ),
+    Wrong(
+        "adapters where an engine core spans nodes",
+        _SPREAD | {"spec.adapters": []},
+        _TWO | {"spec.adapters": []},
+        "spec.adapters",
+        "cannot be used where one engine core spans nodes",
     ),
     _beside(
         "plain vLLM",

@@ -773,3 +773,12 @@ def test_a_pod_whose_template_forbids_scraping_is_mended_in_the_spec() -> None:
 
     (found,) = bad(examined(forbidden))
     assert "in spec.podTemplate.annotations to true" in found.mend
+
+
+def test_a_pod_that_serves_nobody_need_not_be_scraped() -> None:
+    def headless(world: World) -> None:
+        not_annotated(world)
+        world.pod["metadata"]["labels"] = {**world.pod["metadata"]["labels"], names.LABEL_HEADLESS: "true"}
+
+    (found,) = bad(examined(headless))
+    assert found.mend == "docs/scraping.md, When nothing is seen, has the step"

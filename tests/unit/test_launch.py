@@ -115,6 +115,36 @@ def test_a_pod_with_one_rank_is_told_its_number_alone(tmp_path: Path) -> None:
     assert "--data-parallel-size=2 --data-parallel-rank=1 --data-parallel-address=" in ended.out
 
 
+LWS = {"LWS_LEADER_ADDRESS": "chat-0.chat-0.team"}
+
+
+def test_of_an_engine_core_over_nodes_the_leader_serves(tmp_path: Path) -> None:
+    place = environment(tmp_path) | LWS | {"LWS_WORKER_INDEX": "0"}
+    ended = launch("--check", "--nodes=2", '--owned=["--tensor-parallel-size=4"]', "--", variables=place)
+    assert ended.code == 0, ended.log
+    assert ended.out.rstrip().endswith(
+        "vllm.entrypoints.openai.api_server --tensor-parallel-size=4"
+        " --nnodes=2 --node-rank=0 --master-addr=chat-0.chat-0.team --master-port=29550"
+    )
+
+
+def test_of_an_engine_core_over_nodes_the_others_are_headless(tmp_path: Path) -> None:
+    place = environment(tmp_path) | LWS | {"LWS_WORKER_INDEX": "1"}
+    ended = launch("--check", "--nodes=2", "--owned=[]", "--", "--api-server-count=2", variables=place)
+    assert ended.code == 0, ended.log
+    assert ended.out.rstrip().endswith(
+        "-m flyball_engine.vllm.serve --api-server-count=2 --nnodes=2 --node-rank=1"
+        " --master-addr=chat-0.chat-0.team --master-port=29550 --headless --api-server-count=0"
+    )
+
+
+def test_a_pod_is_a_part_of_one_core_or_has_ranks(tmp_path: Path) -> None:
+    place = environment(tmp_path) | LWS | {"LWS_WORKER_INDEX": "0"}
+    ended = launch("--check", "--nodes=2", "--ranks=1", "--owned=[]", "--", variables=place)
+    assert ended.code == EXIT_REFUSED
+    assert "not allowed with argument" in ended.log
+
+
 def test_without_a_leader_worker_set_a_pod_of_several_nodes_is_refused(tmp_path: Path) -> None:
     ended = launch("--check", "--ranks=1", "--owned=[]", "--", variables=environment(tmp_path))
     assert ended.code == EXIT_REFUSED
@@ -124,7 +154,8 @@ def test_without_a_leader_worker_set_a_pod_of_several_nodes_is_refused(tmp_path:
 def test_a_vllm_that_knows_no_several_nodes_is_not_started_for_them(tmp_path: Path) -> None:
     vllm_that_tells(tmp_path)
     place = environment(tmp_path, python_path=[tmp_path, SOURCE])
-    place |= {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "chat-0.chat-0.team"}
-    ended = launch("--check", "--ranks=2", '--owned=["--port=8000"]', "--", variables=place)
-    assert ended.code == EXIT_REFUSED
-    assert "this vLLM has no --data-parallel-hybrid-lb, which engines over several nodes need" in ended.log
+    place |= LWS | {"LWS_WORKER_INDEX": "1"}
+    for part, lacks in (("--ranks=2", "--data-parallel-hybrid-lb"), ("--nodes=2", "--nnodes")):
+        ended = launch("--check", part, '--owned=["--port=8000"]', "--", variables=place)
+        assert ended.code == EXIT_REFUSED
+        assert f"this vLLM has no {lacks}, which engines over several nodes need" in ended.log

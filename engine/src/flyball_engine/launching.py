@@ -57,13 +57,15 @@ GROUP_PORT: Final = 29550
 EXIT_REFUSED: Final = 64
 
 
-def launch_command(*, owned: Sequence[str], user: Sequence[str], ranks: int | None = None) -> list[str]:
+def launch_command(
+    *, owned: Sequence[str], user: Sequence[str], ranks: int | None = None, nodes: int | None = None
+) -> list[str]:
     """Command of a governed engine container: `python3 -m flyball_engine.launch --owned=<JSON list> -- <user>...`.
 
     `owned` are Flyball's vLLM arguments, one token each (`--port=8000`, `--no-enable-prefix-caching`); `user` those of
     `spec.engine.args`, verbatim. The launcher puts the user's first and the owned ones last; it drops owned ones that
-    the installed vLLM does not have. Everything after the first `--` is the user's. `ranks`: data-parallel ranks of
-    each pod of a group over several nodes; None where each pod is alone.
+    the installed vLLM does not have. Everything after the first `--` is the user's. Of a pod of a group over several
+    nodes, `ranks`: data-parallel ranks of each; `nodes`: how many one engine core spans. None where neither is so.
     """
-    group = () if ranks is None else (f"--ranks={ranks}",)
+    group = [f"--{name}={number}" for name, number in (("ranks", ranks), ("nodes", nodes)) if number is not None]
     return ["python3", "-m", LAUNCH_MODULE, f"--owned={json.dumps(list(owned))}", *group, "--", *user]

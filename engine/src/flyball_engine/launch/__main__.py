@@ -15,9 +15,10 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -31,7 +32,7 @@ from flyball_engine.vllm.arguments import Question, answer
 from flyball_engine.vllm.entry import installed_plugins
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
-#: The server of one process, and of several.
+#: The server of one process, and what starts several, or the workers of a pod that has none.
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 SERVERS: Final = "flyball_engine.vllm.serve"
 
@@ -53,7 +54,7 @@ class StartRefused(Exception):  # noqa: N818  an outcome, not a fault
 class Start:
     """What to run: the arguments of vLLM's server, with the plugin or without.
 
-    `api_servers`: how many processes take requests.
+    `api_servers`: how many processes take requests; none of a part of an engine core that another pod serves.
     """
 
     arguments: Sequence[str]
@@ -83,7 +84,8 @@ def decide(question: Question) -> Start:
     except Exception as error:  # noqa: BLE001  whatever a foreign version raises: plain vLLM is better than none
         traceback.print_exc()
         say(f"starting plain vLLM, without Flyball's plugin: vLLM cannot be asked: {type(error).__name__}: {error}")
-        return Start(arguments=[*question.user, *question.owned, *question.needed], governed=False)
+        arguments = [*question.user, *question.owned, *question.needed]
+        return Start(arguments, governed=False, api_servers=0 if group.HEADLESS in question.needed else 1)
     if found.refused:
         raise StartRefused("; ".join(found.refused))
     for token in found.dropped:
@@ -130,15 +132,19 @@ class _Parser(argparse.ArgumentParser):
         raise StartRefused(f"the launcher's own arguments: {message}")
 
 
-def _options(argv: Sequence[str]) -> tuple[Question, bool, int | None]:
-    """The question to ask, whether only to check, and ranks of a pod of a group, None where it is alone.
+#: What vLLM is told of a pod of a group, by the address of the leader.
+_Part = Callable[..., list[str]]
+
+
+def _options(argv: Sequence[str]) -> tuple[Question, bool, _Part | None]:
+    """The question to ask, whether only to check, and the part of a pod of a group, None where it is alone.
 
     Raises StartRefused on arguments that are not understood.
     """
     split = list(argv).index("--") if "--" in argv else len(argv)
     parser = _Parser(
         prog="python3 -m flyball_engine.launch",
-        usage="%(prog)s [--check] [--ranks=N] --owned=JSON -- [VLLM-ARGUMENT ...]",
+        usage="%(prog)s [--check] [--ranks=N | --nodes=N] --owned=JSON -- [VLLM-ARGUMENT ...]",
         description=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -147,19 +153,26 @@ def _options(argv: Sequence[str]) -> tuple[Question, bool, int | None]:
         "--owned", type=_owned, default=[], metavar="JSON", help='list such as ["--port=8000", "--model=/m"]'
     )
     parser.add_argument("--check", action="store_true", help="print what would be started, and start nothing")
-    parser.add_argument("--ranks", type=int, metavar="N", help="data-parallel ranks of this pod of a LeaderWorkerSet")
+    groups = parser.add_mutually_exclusive_group()
+    groups.add_argument("--ranks", type=int, metavar="N", help="data-parallel ranks of this pod of a LeaderWorkerSet")
+    groups.add_argument("--nodes", type=int, metavar="N", help="pods of a LeaderWorkerSet's group, for one engine core")
     given = parser.parse_args(argv[:split])
-    return Question(user=tuple(argv[split + 1 :]), owned=tuple(given.owned)), given.check, given.ranks
+    part: _Part | None = None
+    if given.ranks is not None:
+        part = partial(group.arguments, ranks=given.ranks)
+    elif given.nodes is not None:
+        part = partial(group.arguments_of_core, nodes=given.nodes)
+    return Question(user=tuple(argv[split + 1 :]), owned=tuple(given.owned)), given.check, part
 
 
-def _in_group(question: Question, ranks: int, variables: Mapping[str, str], *, check: bool) -> Question:
-    """The question with the arguments of this pod's ranks. It waits for the leader, unless only to check."""
+def _in_group(question: Question, part: _Part, variables: Mapping[str, str], *, check: bool) -> Question:
+    """The question with the arguments of this pod's part. It waits for the leader, unless only to check."""
     try:
         member = group.member(variables)
     except group.NoGroupError as error:
         raise StartRefused(str(error)) from error
     address = member.leader if check else group.leader_address(member, say)
-    return replace(question, needed=tuple(group.arguments(member, ranks=ranks, address=address)))
+    return replace(question, needed=tuple(part(member, address=address)))
 
 
 def _owned(text: str) -> list[str]:
@@ -187,9 +200,9 @@ def main(argv: Sequence[str], variables: MutableMapping[str, str]) -> None:
     given = dict(variables)
     place = _place(given)
     try:
-        question, check, ranks = _options(argv)
-        if ranks is not None:
-            question = _in_group(question, ranks, given, check=check)
+        question, check, part = _options(argv)
+        if part is not None:
+            question = _in_group(question, part, given, check=check)
         _enter(variables, changes(place, governed=True), state=not check)
         start = decide(question)
     except StartRefused as refusal:

@@ -1,6 +1,8 @@
-"""A pod that is one of a group over several nodes, as a LeaderWorkerSet makes them: which data-parallel ranks it runs.
+"""A pod that is one of a group over several nodes, as a LeaderWorkerSet makes them: which part of the engine it runs.
 
-Each pod has its own API server and its share of the ranks. They find each other by the leader's address.
+With data-parallel ranks, each pod has its own API server and its share of them. Else one engine core spans the pods:
+the leader has its scheduler and the API server, and the others are workers of it. They find each other by the leader's
+address.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ _INDEX: Final = "LWS_WORKER_INDEX"
 _AGAIN_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 3.0
 _TOLD_SECONDS: Final = 30.0
+#: vLLM's argument for a process that has workers of an engine core alone.
+HEADLESS: Final = "--headless"
 
 
 class NoGroupError(Exception):
@@ -60,6 +64,16 @@ def arguments(found: Member, *, ranks: int, address: str) -> list[str]:
     ]
     of_pod = [f"--data-parallel-rank={found.index}"] if ranks == 1 else several
     return [*of_pod, f"--data-parallel-address={address}", f"--data-parallel-rpc-port={GROUP_PORT}"]
+
+
+def arguments_of_core(found: Member, *, nodes: int, address: str) -> list[str]:
+    """What vLLM is told of a pod of one engine core over so many. `address`: the leader's, as a number.
+
+    Who does not lead starts no API server, whatever number of them the user wants.
+    """
+    headless = [] if found.leads else [HEADLESS, "--api-server-count=0"]
+    of_group = [f"--nnodes={nodes}", f"--node-rank={found.index}"]
+    return [*of_group, f"--master-addr={address}", f"--master-port={GROUP_PORT}", *headless]
 
 
 def leader_address(found: Member, say: Callable[[str], None]) -> str:

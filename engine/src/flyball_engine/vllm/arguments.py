@@ -38,6 +38,8 @@ _REFUSED: Final = {name: f"is set by {setter}" for name, setter in OWNED_ARGUMEN
 
 #: What says how many API servers there shall be. Without it we start one, `vllm serve` one for each data-parallel rank.
 _SERVERS: Final = "api_server_count"
+#: What says that there shall be none. Among the user's arguments it is refused.
+_HEADLESS: Final = "headless"
 
 #: The parser lists every option there is for some errors; this much of them helps.
 MESSAGE_LENGTH: Final = 400
@@ -61,7 +63,8 @@ class Answer:
 
     `refused`: why it must not be started with these arguments, one sentence each; empty if it may.
     `arguments`: all arguments to start it with, the user's first. `dropped`: owned arguments this version lacks.
-    `plugin`: why Flyball's plugin cannot be loaded; None if it can. `api_servers`: how many these arguments ask for.
+    `plugin`: why Flyball's plugin cannot be loaded; None if it can. `api_servers`: how many these arguments ask for,
+    none of a pod that has workers alone.
     """
 
     engine_version: str
@@ -228,7 +231,8 @@ def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[
     # The last word on ownership, in case the parser of some version can be talked into something not thought of here.
     changed = [dest for dest in alone.destinations() if getattr(alone, dest) != getattr(whole, dest)]
     reasons = [f"the arguments change --{dest.replace('_', '-')}, which is Flyball's to set" for dest in changed]
-    if (servers := getattr(whole, _SERVERS, None)) is not None and servers < 1:
+    servers = getattr(whole, _SERVERS, None)
+    if servers is not None and servers < 1 and not getattr(alone, _HEADLESS, None):
         reasons.append(
             f"--api-server-count must be at least 1, is {servers}: without an API server no probe is answered"
         )
@@ -281,13 +285,17 @@ def plugin_problem() -> str | None:
     return None
 
 
+def _api_servers(given: argparse.Namespace) -> int:
+    return 0 if getattr(given, _HEADLESS, None) else getattr(given, _SERVERS, None) or 1
+
+
 def answer(question: Question) -> Answer:
     """The whole answer. Raises ImportError if no parser is where we know one, and what else loading vLLM raises."""
     parser = Arguments(build_parser())
     logging.disable(logging.WARNING)  # the parser's remarks come again when vLLM itself reads the arguments
     try:
         refused, arguments, dropped = examine(parser, question)
-        api_servers = 1 if refused else getattr(parser.parse(arguments), _SERVERS, None) or 1
+        api_servers = 1 if refused else _api_servers(parser.parse(arguments))
     finally:
         logging.disable(logging.NOTSET)
     return Answer(

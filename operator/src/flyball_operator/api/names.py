@@ -32,6 +32,11 @@ LABEL_SERVICE_UID: Final = f"{GROUP}/service-uid"
 #: Which StatefulSets and pods are a LeaderWorkerSet's, by its name, and of which group. Its controller sets them.
 LABEL_GROUPS: Final = "leaderworkerset.sigs.k8s.io/name"
 LABEL_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"
+#: Which pod of its group a pod is; the first leads it.
+LABEL_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+LEADER_INDEX: Final = "0"
+#: On pods of a group that are parts of its leader's engine core: they serve no requests, and have no control port.
+LABEL_HEADLESS: Final = f"{GROUP}/headless"
 
 #: Which pods are a Job's, by its name; Kubernetes sets it.
 LABEL_JOB: Final = "batch.kubernetes.io/job-name"

@@ -290,6 +290,15 @@ class InferenceServiceSpec(Model):
             "pods of several nodes mount the volume; accepted: ReadWriteMany",
             _claim_is_shared,
         ),
+        Check(
+            Rule(
+                "self.parallelism.nodes == 1 || self.parallelism.data > 1 || !has(self.adapters)",
+                "cannot be used where one engine core spans nodes: an adapter is brought to the pod that serves, and"
+                " the others cannot read it there; accepted: spec.parallelism.nodes 1, or data above 1",
+                ".adapters",
+            ),
+            lambda spec: spec.adapters is None or not spec.parallelism.core_spans_nodes,
+        ),
         _within("maxNumActiveSeqs", "min", "maxNumSeqs", "max_num_active_seqs"),
         _within("maxNumActiveSeqs", "max", "maxNumSeqs", "max_num_active_seqs"),
         _within("maxNumScheduledTokens", "min", "maxNumBatchedTokens", "max_num_scheduled_tokens"),

@@ -111,12 +111,12 @@ class Parallelism(Model):
     checks: ClassVar[tuple[Check, ...]] = (
         Check(
             Rule(
-                "self.data % self.nodes == 0",
-                "must divide data evenly: each node runs as many of the engine cores as any other. An engine core"
-                " itself spans no nodes",
+                "(self.data == 1 ? self.tensor * self.pipeline : self.data) % self.nodes == 0",
+                "must divide data evenly, so that each pod runs as many engine cores as any other; where data is 1, it"
+                " must divide tensor * pipeline, so that each pod has as many devices of the one engine core",
                 ".nodes",
             ),
-            lambda parallelism: parallelism.data % parallelism.nodes == 0,
+            lambda it: (it.devices_per_core if it.data == 1 else it.data) % it.nodes == 0,
         ),
     )
 
@@ -128,8 +128,10 @@ class Parallelism(Model):
     """Engine cores of a replica, among which vLLM spreads the requests (its data parallel size). Each has the whole
     model but for experts, and limits of its own. Default: 1."""
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Pods that one replica consists of, for as many nodes. Each runs an equal part of `data` and serves requests. A
-    replica is then a group of a LeaderWorkerSet, which the cluster must have, and is replaced whole. Default: 1."""
+    """Pods that one replica consists of, for as many nodes. Each runs an equal part of `data` and serves requests.
+    Where `data` is 1, the engine core spans the nodes: each pod has an equal part of its `tensor` times `pipeline`
+    devices, and the first serves. A replica is then a group of a LeaderWorkerSet, which the cluster must have, and is
+    replaced whole. Default: 1."""
 
     @property
     def devices_per_core(self) -> int:
@@ -137,14 +139,24 @@ class Parallelism(Model):
         return self.tensor * self.pipeline
 
     @property
+    def core_spans_nodes(self) -> bool:
+        """Whether the pods of a group are parts of one engine core. Only the first of them then serves."""
+        return self.nodes > 1 and self.data == 1
+
+    @property
+    def serving_pods(self) -> int:
+        """Pods of a replica that serve requests."""
+        return 1 if self.core_spans_nodes else self.nodes
+
+    @property
     def cores_per_pod(self) -> int:
-        """Engine cores of one pod."""
-        return self.data // self.nodes
+        """Engine cores of one pod that serves."""
+        return self.data // self.serving_pods
 
     @property
     def devices(self) -> int:
         """Devices of one pod."""
-        return self.devices_per_core * self.cores_per_pod
+        return self.devices_per_core * self.data // self.nodes
 
 
 class Objective(Model):

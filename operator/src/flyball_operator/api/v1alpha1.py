@@ -215,6 +215,13 @@ class InferenceService(Model):
             "may not change: a template that is kept is for as many nodes. Make a service of another name",
             ".spec.parallelism.nodes",
         ),
+        Rule(
+            "self.spec.parallelism.nodes == 1"
+            " || (self.spec.parallelism.data == 1) == (oldSelf.spec.parallelism.data == 1)",
+            "may not change from or to 1 where spec.parallelism.nodes is above 1: other pods of a group would serve."
+            " Make a service of another name",
+            ".spec.parallelism.data",
+        ),
     )
 
     metadata: ObjectMeta

@@ -40,10 +40,13 @@ class CachedServices:
         ]
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
-        """Pods of one service that are not being deleted; empty for a service that is not known."""
+        """Pods of one service that have a control port and are not being deleted; none of one that is not known."""
         present, known = self._cache.pods_of(service_uid), self._pods.get(service_uid)
         if known is None or known[0] is not present:
-            known = self._pods[service_uid] = (present, [_engine_pod(pod) for pod in present if not pod.leaving])
+            known = self._pods[service_uid] = (
+                present,
+                [_engine_pod(pod) for pod in present if not (pod.leaving or pod.headless)],
+            )
         return known[1]
 
     def pods_of_one_key(self) -> Sequence[str]:

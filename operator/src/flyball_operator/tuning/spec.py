@@ -85,7 +85,7 @@ class TuningSpec:
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
     not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP. `classes` of
     requests, without deadlines. `scaling`: bounds of the replicas, None where the operator does not scale. `queueing`:
-    what is asked for in every mode. `nodes`: pods of a replica.
+    what is asked for in every mode. `nodes`: pods of a replica that serve.
     """
 
     mode: Mode
@@ -181,7 +181,7 @@ def tuning_spec(
         _classes(spec.tuning),
         _bounds(spec.scaling) if spec.scaling is not None else None,
         Queueing.asked(spec.tuning),
-        spec.parallelism.nodes,
+        spec.parallelism.serving_pods,
     )
 
 

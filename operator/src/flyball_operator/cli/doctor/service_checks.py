@@ -20,6 +20,7 @@ from flyball_operator.keys.public_keys import RECHECK_SECONDS
 from flyball_operator.kube.namespace_leases import LEASE_SECONDS
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
+from flyball_operator.reconcile.plan.pods import serves
 from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
@@ -413,10 +414,12 @@ def _responsible(installation: Installation, tenant: Tenant) -> list[Operator]:
 
 
 def _pods_of(tenant: Tenant, service: Object) -> list[Object]:
+    """Those that serve: what only works for another pod is neither scraped nor written to."""
     if isinstance(tenant.pods, Unread):
         return []
     uid = service["metadata"].get("uid")
-    return [pod for pod in tenant.pods if (pod["metadata"].get("labels") or {}).get(names.LABEL_SERVICE_UID) == uid]
+    labelled = (pod for pod in tenant.pods if (pod["metadata"].get("labels") or {}).get(names.LABEL_SERVICE_UID) == uid)
+    return [pod for pod in labelled if serves(pod)]
 
 
 def _where(service: Object) -> str:

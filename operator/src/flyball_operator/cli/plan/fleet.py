@@ -235,4 +235,5 @@ def _spec(
 
 
 def _gpus(service: InferenceService) -> int | None:
-    return service.spec.parallelism.devices if service.spec.has_devices else None
+    parallel = service.spec.parallelism
+    return parallel.devices_per_core * parallel.cores_per_pod if service.spec.has_devices else None

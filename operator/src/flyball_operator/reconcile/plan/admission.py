@@ -24,8 +24,8 @@ from flyball_operator.reconcile.plan.snapshot import DryRun, Snapshot
 
 _OURS: Final = f"{names.GROUP}/*"
 _TEMPLATE: Final = ("spec", "template")
-#: The same of a LeaderWorkerSet.
-_OF_GROUPS: Final = ("spec", "leaderWorkerTemplate", "workerTemplate")
+#: The same of a LeaderWorkerSet: of all its pods, or of the leaders and of the others.
+_OF_GROUPS: Final = tuple(("spec", "leaderWorkerTemplate", of) for of in ("workerTemplate", "leaderTemplate"))
 _ENGINE: Final = (*_TEMPLATE, "spec", "containers", names.CONTAINER_ENGINE)
 _PLUGIN: Final = (*_TEMPLATE, "spec", "initContainers", names.CONTAINER_PLUGIN)
 
@@ -125,8 +125,9 @@ def undone(snapshot: Snapshot, intents: Iterable[Intent]) -> tuple[Apply, ...]:
 def is_needed(path: Path) -> bool:
     """Whether the field is one that Flyball needs, has such a field below it, or is below one."""
     steps = tuple(str(step.value) if isinstance(step, Item) else step for step in path)
-    if steps[: len(_OF_GROUPS)] == _OF_GROUPS:
-        steps = (*_TEMPLATE, *steps[len(_OF_GROUPS) :])
+    for template in _OF_GROUPS:
+        if steps[: len(template)] == template:
+            steps = (*_TEMPLATE, *steps[len(template) :])
     return any(_meet(steps, pattern) for pattern in _NEEDED)
 
 

@@ -22,6 +22,7 @@ from flyball_operator.reconcile.plan.pods import (
     node,
     others_placed,
     requested,
+    serves,
     template_of,
 )
 
@@ -81,13 +82,16 @@ def find(
 
 
 def ready_templates(pods: Sequence[Object]) -> frozenset[str]:
-    """Spec hashes of the pods that are Ready, and stay."""
-    return frozenset(template_of(pod) for pod in pods if has(pod, "Ready") and not being_deleted(pod))
+    """Spec hashes of the pods that serve, and stay."""
+    return frozenset(template_of(pod) for pod in pods if serves(pod) and has(pod, "Ready") and not being_deleted(pod))
 
 
 def runs(pods: Sequence[Object], spec_hash: str) -> bool:
-    """Whether a pod of this template is Ready, or would be if its node said so: the template is then not at fault."""
-    mine = (pod for pod in _counted(pods) if template_of(pod) == spec_hash and not _put_out(pod))
+    """Whether a pod of this template is Ready, or would be if its node said so: the template is then not at fault.
+
+    One that serves: others of a group have nothing to probe, and are Ready at once.
+    """
+    mine = (pod for pod in _counted(pods) if template_of(pod) == spec_hash and serves(pod) and not _put_out(pod))
     return any(has(pod, "Ready") or has(pod, "ContainersReady") for pod in mine)
 
 

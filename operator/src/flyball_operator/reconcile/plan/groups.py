@@ -33,7 +33,9 @@ def stateful_sets_to_ask_about(
 
 def as_deployment(found: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> Object:
     """The LeaderWorkerSet with these pods, as a Deployment."""
-    template, size = found["spec"]["leaderWorkerTemplate"]["workerTemplate"], _size(found)
+    made, size = found["spec"]["leaderWorkerTemplate"], _size(found)
+    # What the others have of their own is made of the leader's.
+    template = made.get("leaderTemplate") or made["workerTemplate"]
     wanted = template_of(template)
     groups = _groups(pods)
     ready = [group for group in groups if _is_ready(group, size)]

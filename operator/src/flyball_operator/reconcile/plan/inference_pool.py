@@ -8,7 +8,7 @@ from __future__ import annotations
 from flyball_engine.contract import API_PORT
 from flyball_operator.api.objects import Kind, Object
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan.owned_objects import owned, selector
+from flyball_operator.reconcile.plan.owned_objects import owned, serving_selector
 
 
 def render(service: InferenceService) -> Object | None:
@@ -18,7 +18,7 @@ def render(service: InferenceService) -> Object | None:
         return None
     picker = gateway.endpoint_picker
     spec = {
-        "selector": {"matchLabels": selector(service.metadata)},
+        "selector": {"matchLabels": serving_selector(service)},
         "targetPorts": [{"number": API_PORT}],
         "endpointPickerRef": {
             "group": "",

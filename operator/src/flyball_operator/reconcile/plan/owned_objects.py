@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object
-from flyball_operator.api.v1alpha1 import ObjectMeta
+from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
 
 API_VERSIONS: Final[Mapping[Kind, str]] = {
     Kind.DEPLOYMENT: "apps/v1",
@@ -32,9 +32,15 @@ def selector(meta: ObjectMeta) -> dict[str, str]:
     return {names.LABEL_SERVICE: meta.name, names.LABEL_SERVICE_UID: meta.uid}
 
 
-def selector_text(meta: ObjectMeta) -> str:
+def serving_selector(service: InferenceService) -> dict[str, str]:
+    """Labels that select those of its pods that serve requests."""
+    leads = {names.LABEL_WORKER_INDEX: names.LEADER_INDEX}
+    return selector(service.metadata) | (leads if service.spec.parallelism.core_spans_nodes else {})
+
+
+def selector_text(selected: Mapping[str, str]) -> str:
     """The selector as `status.selector` spells it."""
-    return ",".join(f"{key}={value}" for key, value in selector(meta).items())
+    return ",".join(f"{key}={value}" for key, value in selected.items())
 
 
 def labels(meta: ObjectMeta) -> dict[str, str]:

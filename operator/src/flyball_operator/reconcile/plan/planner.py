@@ -130,7 +130,7 @@ def _intents(
         kind = Kind.LEADER_WORKER_SET if over_nodes else Kind.DEPLOYMENT
         render = leader_worker_set.render if over_nodes else deployment.render
         yield from _ensure(kind, render(wanted, runs, snapshot.pods_owner), live)
-    yield from _ensure(Kind.SERVICE, service.render(meta, model_cache.shown_template(model, snapshot, rollout)), live)
+    yield from _ensure(Kind.SERVICE, service.render(wanted, model_cache.shown_template(model, snapshot, rollout)), live)
     budget = disruption_budget.render(wanted)
     yield from _keep(Kind.DISRUPTION_BUDGET, budget, snapshot)
     for other in revision.surplus(rollout.kept, {rollout.current.spec_hash, rollout.history.good}):

@@ -22,6 +22,7 @@ from flyball_operator.api.containers import Container, EnvVar, Resources
 from flyball_operator.api.objects import Object, digest
 from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
 from flyball_operator.api.quantities import parse_duration
+from flyball_operator.api.spec import Parallelism
 from flyball_operator.api.v1alpha1 import InferenceService, Model, ModelSource
 from flyball_operator.reconcile.plan.adapters import config_map_name
 from flyball_operator.reconcile.plan.owned_objects import labels, selector
@@ -191,10 +192,16 @@ def _command(service: InferenceService) -> list[str]:
     user = [*_lora_defaults(service), *service.spec.engine.args]
     owned = _owned_arguments(service)
     if service.spec.engine.governed:
-        parallel = service.spec.parallelism
-        return launch_command(owned=owned, user=user, ranks=parallel.cores_per_pod if parallel.nodes > 1 else None)
+        return launch_command(owned=owned, user=user, **_part(service.spec.parallelism))
     # The last one wins in vLLM's parser.
     return ["python3", "-m", "vllm.entrypoints.openai.api_server", *user, *owned]
+
+
+def _part(parallel: Parallelism) -> Mapping[str, int]:
+    """What the launcher of each pod of a group needs to know of it besides the pod's index."""
+    if parallel.core_spans_nodes:
+        return {"nodes": parallel.nodes}
+    return {"ranks": parallel.cores_per_pod} if parallel.nodes > 1 else {}
 
 
 def _lora_defaults(service: InferenceService) -> list[str]:

@@ -22,6 +22,11 @@ def template_of(pod: Object) -> str:
     return annotation(pod, names.ANNOTATION_SPEC_HASH)
 
 
+def serves(pod: Object) -> bool:
+    """Whether the pod serves requests, once it is Ready. Another one of its group may do so for it."""
+    return names.LABEL_HEADLESS not in (pod["metadata"].get("labels") or {})
+
+
 def node(pod: Object) -> str:
     """Name of the pod's node, empty without one."""
     return str((pod.get("spec") or {}).get("nodeName") or "")

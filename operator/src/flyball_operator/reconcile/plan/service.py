@@ -11,19 +11,19 @@ from typing import Final
 from flyball_engine.contract import API_PORT
 from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object, annotation
-from flyball_operator.api.v1alpha1 import ObjectMeta
-from flyball_operator.reconcile.plan.owned_objects import owned, selector
+from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
+from flyball_operator.reconcile.plan.owned_objects import owned, serving_selector
 
 _HTTPS: Final = "https"
 
 
-def render(meta: ObjectMeta, template: Object) -> Object:
+def render(service: InferenceService, template: Object) -> Object:
     """The Service of pods with this template."""
     port = {"name": names.PORT_HTTP, "port": API_PORT, "targetPort": names.PORT_HTTP, "protocol": "TCP"}
     if _scheme(template) == _HTTPS:
         # Gateways and meshes go by either.
         port |= {"name": _HTTPS, "appProtocol": _HTTPS}
-    return owned(Kind.SERVICE, meta, spec={"selector": selector(meta), "ports": [port]})
+    return owned(Kind.SERVICE, service.metadata, spec={"selector": serving_selector(service), "ports": [port]})
 
 
 def url(meta: ObjectMeta, template: Object) -> str:

@@ -37,7 +37,7 @@ from flyball_operator.reconcile.plan.history import AdoptedWhy
 from flyball_operator.reconcile.plan.intents import Event
 from flyball_operator.reconcile.plan.model_cache import ModelState
 from flyball_operator.reconcile.plan.model_reasons import ModelReason
-from flyball_operator.reconcile.plan.owned_objects import selector_text
+from flyball_operator.reconcile.plan.owned_objects import selector, selector_text, serving_selector
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, Stage
 from flyball_operator.reconcile.plan.routing import RoutedReason
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -315,12 +315,20 @@ def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | N
     return {
         "replicas": counts.get("replicas", 0),
         "readyReplicas": counts.get("readyReplicas", 0),
-        "selector": selector_text(meta),
+        "selector": _selector(snapshot),
         "url": service.url(meta, template),
         "revisionOutdated": rollout.outdated if rollout is not None else snapshot.desire.status.revision_outdated,
         **part(snapshot, claims(snapshot, verdict, rollout)),
         **_canary(snapshot, rollout),
     }
+
+
+def _selector(snapshot: Snapshot) -> str:
+    """What selects the pods that serve; what was said before where the spec cannot be read."""
+    wanted, said = snapshot.desire.service, snapshot.desire.status.selector
+    if wanted is None:
+        return said or selector_text(selector(snapshot.desire.meta))
+    return selector_text(serving_selector(wanted))
 
 
 def _canary(snapshot: Snapshot, rollout: RolloutDecision | None) -> Object:
