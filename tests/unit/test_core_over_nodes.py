@@ -74,6 +74,15 @@ def test_each_pod_has_its_part_of_the_devices_and_of_the_core(world: MemoryClust
         assert '"--tensor-parallel-size=8", "--pipeline-parallel-size=2"' in owned
 
 
+def test_pods_find_each_other_by_their_addresses(world: MemoryCluster) -> None:
+    world.apply(spread())
+    for template in templates(world):
+        assert {
+            "name": "VLLM_HOST_IP",
+            "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+        } in engine(template)["env"]
+
+
 def test_the_leader_alone_is_probed_scraped_and_written_to(world: MemoryCluster) -> None:
     world.apply(spread(spec__podTemplate={"annotations": {"prometheus.io/port": "8001", "team": "a"}}))
     leader, other = templates(world)

@@ -80,7 +80,7 @@ def leader_address(found: Member, say: Callable[[str], None]) -> str:
     """The leader's address, once it listens there. vLLM binds to it, so a name would not do.
 
     A leader that was replaced has another address, which DNS may tell late. So the name is asked anew each time. The
-    pod's start-up probe bounds the wait.
+    start-up probe of the pod, or of the leader, bounds the wait.
     """
     if found.leads:
         return _resolved(socket.gethostname())

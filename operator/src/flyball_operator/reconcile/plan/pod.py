@@ -334,7 +334,10 @@ def _environment(service: InferenceService, config: Config) -> list[Object]:
     defaults = {"USER": "flyball", "HOME": TMP_PATH}
     if compiled_folder(service):
         defaults["VLLM_CACHE_ROOT"] = _COMPILED_PATH
-    fixed = {name: {"value": value} for name, value in defaults.items()}
+    fixed: dict[str, Object] = {name: {"value": value} for name, value in defaults.items()}
+    if service.spec.parallelism.core_spans_nodes:
+        # Where its parts find each other. Without, vLLM goes by its route to the internet, and not every pod has one.
+        fixed["VLLM_HOST_IP"] = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     owned = {name: {"value": value} for name, value in ours.items()}
     values = {**fixed, **users, **owned}
     variables: list[Object] = [{"name": name, **value} for name, value in values.items()]
