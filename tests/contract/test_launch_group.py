@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from flyball_engine.launch import group
+from flyball_engine.launch import group, hold
 from flyball_lab.harness.ports import free_port
 
 LEADER = group.Member(index=0, leader="127.0.0.1")
@@ -33,3 +33,19 @@ def test_a_worker_waits_until_its_leader_listens_and_says_so(monkeypatch: pytest
 
 def test_a_leader_waits_for_nobody() -> None:
     assert group.leader_address(LEADER, pytest.fail)
+
+
+def test_a_worker_that_is_to_end_waits_until_its_leader_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setattr(group, "GROUP_PORT", port)
+    with ThreadPoolExecutor() as pool:
+        with socket.create_server(("127.0.0.1", port)) as leader:
+            held = pool.submit(hold.hold, WORKER)
+            for _ in range(2):  # it looks again
+                leader.accept()[0].close()
+            assert not held.done()
+        held.result(60)
+
+
+def test_a_worker_whose_leader_is_gone_waits_for_nobody() -> None:
+    hold.hold(group.Member(index=1, leader="nobody.invalid"))

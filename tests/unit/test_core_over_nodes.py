@@ -88,7 +88,9 @@ def test_the_leader_alone_is_probed_scraped_and_written_to(world: MemoryCluster)
     leader, other = templates(world)
     asked = {"ports", "startupProbe", "readinessProbe", "livenessProbe"}
     assert asked <= engine(leader).keys()
-    assert engine(other) == {field: value for field, value in engine(leader).items() if field not in asked}
+    held = {"preStop": {"exec": {"command": ["python3", "-m", "flyball_engine.launch.hold"]}}}
+    kept = {field: value for field, value in engine(leader).items() if field not in asked}
+    assert engine(other) == kept | {"lifecycle": held}
     annotations, scraped = leader["metadata"]["annotations"], {"prometheus.io/scrape", "prometheus.io/port"}
     assert scraped <= annotations.keys()
     assert other["metadata"]["annotations"] == {key: value for key, value in annotations.items() if key not in scraped}

@@ -87,14 +87,19 @@ def leader_address(found: Member, say: Callable[[str], None]) -> str:
     told: float | None = None
     while True:
         try:
-            address = _resolved(found.leader)
-            with socket.create_connection((address, GROUP_PORT), timeout=_CONNECT_SECONDS):
-                return address
+            return listening(found)
         except OSError as error:
             if told is None or time.monotonic() - told >= _TOLD_SECONDS:
                 told = time.monotonic()
                 say(f"waiting for the leader {found.leader}: {error}")
             time.sleep(_AGAIN_SECONDS)
+
+
+def listening(found: Member) -> str:
+    """The leader's address, where it listens. Raises OSError."""
+    address = _resolved(found.leader)
+    with socket.create_connection((address, GROUP_PORT), timeout=_CONNECT_SECONDS):
+        return address
 
 
 def _resolved(name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Final
 
+from flyball_engine.launching import HOLD_MODULE
 from flyball_operator.api import names
 from flyball_operator.api.objects import Kind, Object
 from flyball_operator.api.v1alpha1 import InferenceService
@@ -59,7 +60,7 @@ def headless(template: Object) -> Object:
     """The template of pods that are parts of an engine core which another pod serves.
 
     They are Ready when they run. The leader is not before each of them has loaded its part of the model. When one of
-    them ends, its group is made anew.
+    them ends, its group is made anew. One that is told to end does so after its leader, which finishes what runs.
     """
     made = deepcopy(template)
     metadata = made["metadata"]
@@ -69,4 +70,5 @@ def headless(template: Object) -> Object:
         if container["name"] == names.CONTAINER_ENGINE:
             for field in _OF_AN_API:
                 container.pop(field, None)
+            container["lifecycle"] = {"preStop": {"exec": {"command": ["python3", "-m", HOLD_MODULE]}}}
     return made
