@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Metric, OrderCounts
+from flyball_engine.contract import Metric, MetricName, OrderCounts
 from flyball_lab.harness.engines import ServedEngine, objective, serving
 from flyball_lab.harness.plant import CPU, PlantPhase
 from flyball_lab.harness.prometheus import Prometheus, ScrapeJob, ScrapeTarget, prometheus
@@ -105,6 +105,32 @@ async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tm
         assert found.load.arrivals == pytest.approx(8.0, rel=0.9)
         assert set(found.outcomes) == {"TimePerOutputToken/0.06"}
         assert found.applied == Applied(0, 0, 0), "no setpoint yet"
+
+
+async def test_what_is_computed_of_prompts_is_that_of_the_engines_that_tell_of_it(tmp_path: Path) -> None:
+    world = TunerEnvironment()
+    present, older = world.engine("chat-0"), world.engine("chat-1")
+    older.lacks = frozenset({MetricName.PREFILL_SQUARES})
+    async with serving(present, older), scraping(tmp_path, target(present), target(older)) as (_, reader):
+        present.load([PlantPhase(3600, 4, 100, 16, spread=0.0)], seed=1)
+        older.load([PlantPhase(3600, 1, 1000, 16, spread=0.0)], seed=2)
+        found = await read_until(reader, lambda seen: complete(seen) and seen.cores == 2, {CHAT: 2})  # type: ignore[union-attr]
+        assert isinstance(found, Signals)
+        assert isinstance(found.steps, StepWindow)
+        assert found.steps.prompts is not None
+        assert found.steps.prompts.squares / found.steps.prompts.tokens == pytest.approx(100, rel=0.1)
+
+
+async def test_where_no_engine_tells_what_is_computed_of_prompts_it_is_not_known(tmp_path: Path) -> None:
+    world = TunerEnvironment()
+    older = world.engine("chat-0")
+    older.lacks = frozenset({MetricName.PREFILL_SQUARES})
+    async with serving(older), scraping(tmp_path, target(older)) as (_, reader):
+        older.load([PlantPhase(3600, 4, 100, 16)], seed=1)
+        found = await read_until(reader, complete)
+        assert isinstance(found, Signals)
+        assert isinstance(found.steps, StepWindow)
+        assert found.steps.prompts is None
 
 
 async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -> None:

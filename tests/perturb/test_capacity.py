@@ -8,13 +8,15 @@ A request that was refused has not kept them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 
 from flyball_lab.benches.law.closed_loop import ClosedLoop
-from flyball_lab.benches.law.scenarios import Scenario, scenario
+from flyball_lab.benches.law.scenarios import Case, Scenario, scenario
 from flyball_lab.simulator.presets import PRESETS
+from flyball_lab.simulator.requests import Prefix, Request
 from flyball_lab.simulator.virtual import build, run
 
 Note = Callable[[str], None]
@@ -28,7 +30,32 @@ def at(scene: Scenario, rate: float, *, minutes: int) -> Scenario:
     return replace(scene, phases=((rate, scene.phases[0][1]),) * minutes)
 
 
-def governed(scene: Scenario, *, seed: int, gated: bool) -> tuple[ClosedLoop, float]:
+@dataclass(frozen=True, kw_only=True)
+class Halves(Case):
+    """Prompts of these lengths at so many per second, with so many tokens of answer; half of each is in the cache."""
+
+    kinds: tuple[tuple[float, int, int], ...]
+    minutes: int = 4
+
+    @property
+    def seconds(self) -> float:
+        return 60.0 * self.minutes
+
+    def requests(self, seed: int) -> list[Request]:
+        random, found = Random(seed), list[Request]()
+        for rate, prompt, output in self.kinds:
+            at = 0.0
+            while (at := at + random.expovariate(rate)) < self.seconds:
+                found.append(Request(at, prompt, output, prefix=Prefix(f"all of {prompt}", prompt // 2)))
+        return sorted(found, key=lambda request: request.arrival)
+
+    def times(self, share: float, *, minutes: int) -> Halves:
+        """The same mix at so many times the rate."""
+        kinds = tuple((share * rate, prompt, output) for rate, prompt, output in self.kinds)
+        return replace(self, kinds=kinds, minutes=minutes)
+
+
+def governed(scene: Case, *, seed: int, gated: bool) -> tuple[ClosedLoop, float]:
     """The law after a run, and the share of all requests that kept every objective."""
     closed_loop, requests = ClosedLoop(scene.tuning, tick=5.0, gated=gated), scene.requests(seed)
     until = scene.seconds + AFTERWARDS
@@ -63,6 +90,26 @@ def test_below_capacity_objectives_are_kept_and_above_it_they_are_not(
     below, _, above = shares
     assert below >= 0.95
     assert above < 0.95
+
+
+def test_long_prompts_that_are_cached_in_part_are_carried_as_their_rest_is(note_figure: Note) -> None:
+    """The load of docs/dashboards.md past its capacity, of one of its two pods: 120, 1,500 and 4,000 tokens."""
+    scene = Halves(
+        name="halves",
+        preset="cpu-small",
+        ttft=1.0,
+        tpot=0.060,
+        kinds=((3.0, 120, 40), (3.5, 1500, 8), (0.05, 4000, 4)),
+    )
+    closed_loop, _ = governed(scene, seed=1, gated=False)
+    assert closed_loop.balance is not None
+    carried, came = closed_loop.balance.rate, sum(rate for rate, _, _ in scene.kinds)
+    shares = [governed(scene.times(share * carried / came, minutes=8), seed=2, gated=False)[1] for share in (0.9, 2.0)]
+    told = ", ".join(f"{share:.1%}" for share in shares)
+    note_figure(f"halves: {carried:.3g} requests/s carried of {came:.3g}; kept at 0.9 and 2 of it: {told}")
+    assert carried > 4.0, "2.9 where all prompts are thought to have as much in the cache as the mean one"
+    assert shares[0] >= 0.99
+    assert shares[1] < 0.95
 
 
 def test_what_a_gate_refuses_counts_as_load() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyball_engine.batching.batch_metrics import BatchMetrics, batch_counts
-from flyball_engine.batching.step_statistics import Occupancy
+from flyball_engine.batching.step_statistics import Occupancy, Step
 
 SLOTS = 6
 
@@ -72,9 +72,8 @@ class Play:
         self.steps += 1
         size = len(self.running)
         self.now += seconds
-        self.metrics.stepped(
-            Occupancy(requests=size, running=size, active=SLOTS), prefill=0, decode=size, seconds=seconds
-        )
+        occupancy = Occupancy(requests=size, running=size, active=SLOTS)
+        self.metrics.stepped(Step(size, 0, size, 0, 0.0, occupancy), seconds=seconds)
         for job in list(self.running):
             job.made += 1
             if job.made == job.output:

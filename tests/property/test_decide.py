@@ -16,6 +16,7 @@ from flyball_operator.tuning.observe.signals import (
     Missing,
     ObjectiveCounts,
     Observation,
+    PromptSums,
     RequestLoad,
     Signals,
     StepWindow,
@@ -100,6 +101,7 @@ loads = st.builds(
     kv_tokens=counts,
     held_tokens=counts,
 )
+prompts = st.builds(PromptSums, tokens=counts, squares=st.floats(0, 1e15))
 missing = st.builds(Unobserved, st.sampled_from(Missing), st.text(max_size=20))
 outcomes = st.builds(ObjectiveCounts, counts, counts)
 
@@ -108,7 +110,7 @@ outcomes = st.builds(ObjectiveCounts, counts, counts)
 def observations(draw: st.DrawFn, at: float) -> Observation:
     if draw(st.integers(0, 9)) == 0:
         return draw(missing)
-    window = StepWindow(start=at - 15, end=at, cells=draw(cells()))
+    window = StepWindow(start=at - 15, end=at, cells=draw(cells()), prompts=draw(st.one_of(st.none(), prompts)))
     return Signals(
         at=at,
         age_seconds=draw(st.floats(0, 40)),

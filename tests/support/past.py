@@ -12,9 +12,9 @@ from flyball_lab.harness.plant import CPU, EnginePlant, Observer, PlantPhase, ar
 from flyball_lab.harness.tuners import inference_service
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.prometheus import queries
-from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
+from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, PROMPT_SQUARES, PROMPT_TOKENS, UID
 from flyball_operator.prometheus.recorded import Header, RecordingSource
-from flyball_operator.tuning.observe.signals import RequestLoad, Signals, StepWindow
+from flyball_operator.tuning.observe.signals import PromptSums, RequestLoad, Signals, StepWindow
 from flyball_operator.tuning.spec import tuning_spec
 
 #: 2026-09-21T14:13:20Z.
@@ -64,6 +64,7 @@ def _steps(signals: Signals) -> Rows:
     assert isinstance(signals.steps, StepWindow)
     return [
         ({FIELD: CELLS}, 42.0),
+        *_prompts(signals.steps.prompts),
         *(
             ({"bucket": str(key.bucket), "kind": key.kind.value, FIELD: name}, float(value))
             for key, sums in signals.steps.cells.items()
@@ -71,6 +72,12 @@ def _steps(signals: Signals) -> Rows:
             if value > 0
         ),
     ]
+
+
+def _prompts(found: PromptSums | None) -> Rows:
+    if found is None:
+        return []
+    return [({FIELD: PROMPT_TOKENS}, found.tokens), ({FIELD: PROMPT_SQUARES}, found.squares)]
 
 
 def _load(signals: Signals) -> Rows:

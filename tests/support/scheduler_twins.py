@@ -73,8 +73,7 @@ class Twin:
         self.batches.preempted(len(plan.preempted))
         self.batches.admitted(joined, running=step.occupancy.running, whole=False, now=0.0)
         if step.tokens:
-            decode = step.tokens - step.prefill_tokens
-            self.batches.stepped(step.occupancy, prefill=step.prefill_tokens, decode=decode, seconds=0.0)
+            self.batches.stepped(step, seconds=0.0)
         for request in ended:
             self.batches.ended(request, request.output, 0.0)
 

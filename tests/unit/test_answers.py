@@ -21,12 +21,24 @@ from flyball_operator.prometheus.answers import (
     step_key,
     step_window,
 )
-from flyball_operator.prometheus.queries import CELLS, COUNTED, ENDED, NAMESPACE, OPEN, SCRAPED, UID, targets
+from flyball_operator.prometheus.queries import (
+    CELLS,
+    COUNTED,
+    ENDED,
+    NAMESPACE,
+    OPEN,
+    PROMPT_SQUARES,
+    PROMPT_TOKENS,
+    SCRAPED,
+    UID,
+    targets,
+)
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Missing,
     ObjectiveCounts,
     PodCounts,
+    PromptSums,
     RequestLoad,
     Signals,
     StepWindow,
@@ -63,6 +75,15 @@ class TestSteps:
         unseen = step_window({}, 100.0, 15)
         assert isinstance(unseen, Unobserved)
         assert unseen.reason is Missing.TOO_FEW_SAMPLES
+
+    def test_what_was_computed_of_prompts_is_known_where_an_engine_tells_of_it(self) -> None:
+        told: dict[StepKey, float] = {(PROMPT_TOKENS, "", ""): 440.0, (PROMPT_SQUARES, "", ""): 161_600.0}
+        found = step_window(decodes() | SEEN | told, 100.0, 15)
+        assert isinstance(found, StepWindow)
+        assert found.prompts == PromptSums(tokens=440.0, squares=161_600.0)
+        older = step_window(decodes() | SEEN, 100.0, 15)
+        assert isinstance(older, StepWindow)
+        assert older.prompts is None
 
     def test_a_cell_without_time_or_tokens_is_left_out(self) -> None:
         found = step_window(cell("128", "mixed", steps=3, prefill_tokens=100) | decodes() | SEEN, 100.0, 15)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.batching.batch_metrics import BATCH_SIZES, BatchCounts, BatchMetrics, batch_counts
-from flyball_engine.batching.step_statistics import Occupancy
+from flyball_engine.batching.step_statistics import Occupancy, Step
 from flyball_engine.batching.waiting import Arrivals
 
 SLOTS = 8
@@ -38,6 +38,12 @@ class Counted:
             self.metrics.ended(name, tokens, self.now)
             self._running -= 1
 
+    def step(
+        self, occupancy: Occupancy, *, prefill: int, decode: int, seconds: float, squares: int = 0, steps: int = 1
+    ) -> None:
+        step = Step(prefill + decode, prefill, decode, 0, squares / 2, occupancy, squares)
+        self.metrics.stepped(step, seconds=seconds, steps=steps)
+
     @property
     def counts(self) -> BatchCounts:
         return batch_counts(self.metrics.sums)
@@ -46,41 +52,51 @@ class Counted:
 class TestSlots:
     def test_each_is_used_free_or_withheld_for_the_time_of_a_step(self) -> None:
         counted = Counted()
-        counted.metrics.stepped(Occupancy(requests=3, running=3, active=5), prefill=0, decode=3, seconds=2.0)
+        counted.step(Occupancy(requests=3, running=3, active=5), prefill=0, decode=3, seconds=2.0)
         counts = counted.counts
         assert (counts.slots_used, counts.slots_free, counts.slots_withheld) == (6.0, 4.0, 6.0)
         assert counts.slot_utilisation == 0.6
 
     def test_one_that_drains_over_the_limit_is_used_too(self) -> None:
         counted = Counted()
-        counted.metrics.stepped(Occupancy(requests=6, running=6, active=2), prefill=0, decode=6, seconds=1.0)
+        counted.step(Occupancy(requests=6, running=6, active=2), prefill=0, decode=6, seconds=1.0)
         counts = counted.counts
         assert (counts.slots_used, counts.slots_free, counts.slots_withheld) == (6.0, 0.0, 2.0)
 
     def test_a_long_step_weighs_more(self) -> None:
         counted = Counted()
-        counted.metrics.stepped(Occupancy(requests=8, running=8, active=8), prefill=0, decode=8, seconds=1.0)
-        counted.metrics.stepped(Occupancy(requests=4, running=4, active=8), prefill=0, decode=4, seconds=3.0)
+        counted.step(Occupancy(requests=8, running=8, active=8), prefill=0, decode=8, seconds=1.0)
+        counted.step(Occupancy(requests=4, running=4, active=8), prefill=0, decode=4, seconds=3.0)
         assert counted.counts.slot_utilisation == (8 + 12) / (8 + 24)
 
 
 class TestTokens:
     def test_by_phase(self) -> None:
         counted = Counted()
-        counted.metrics.stepped(Occupancy(requests=3, running=3, active=8, room=64), prefill=40, decode=2, seconds=1.0)
-        counted.metrics.stepped(Occupancy(requests=3, running=3, active=8, room=64), prefill=0, decode=3, seconds=1.0)
+        counted.step(Occupancy(requests=3, running=3, active=8, room=64), prefill=40, decode=2, seconds=1.0)
+        counted.step(Occupancy(requests=3, running=3, active=8, room=64), prefill=0, decode=3, seconds=1.0)
         assert (counted.counts.prefill_tokens, counted.counts.decode_tokens) == (40, 5)
+
+    def test_what_is_computed_of_each_prompt_is_squared(self) -> None:
+        """Of a prompt in chunks of 30 and 10 tokens, and of one of 5: the prompt that a token is in has 36.1 of 40."""
+        counted = Counted()
+        counted.step(Occupancy(requests=1, running=1, active=8), prefill=30, decode=0, squares=30**2, seconds=1.0)
+        counted.step(
+            Occupancy(requests=2, running=2, active=8), prefill=15, decode=0, squares=40**2 - 30**2 + 5**2, seconds=1.0
+        )
+        assert counted.counts.prefill_squares == 40**2 + 5**2
+        assert counted.counts.prefill_squares / counted.counts.prefill_tokens == pytest.approx(36.1, abs=0.1)
 
     def test_room_is_that_of_steps_with_a_prompt_alone(self) -> None:
         counted = Counted()
-        counted.metrics.stepped(Occupancy(requests=3, running=3, active=8, room=64), prefill=46, decode=2, seconds=1.0)
-        counted.metrics.stepped(Occupancy(requests=3, running=3, active=8, room=64), prefill=0, decode=3, seconds=1.0)
+        counted.step(Occupancy(requests=3, running=3, active=8, room=64), prefill=46, decode=2, seconds=1.0)
+        counted.step(Occupancy(requests=3, running=3, active=8, room=64), prefill=0, decode=3, seconds=1.0)
         assert (counted.counts.room_used, counted.counts.room_free) == (48, 16)
         assert counted.counts.token_utilisation == 0.75
 
     def test_without_a_limit_there_is_no_room_to_tell_of(self) -> None:
         counted = Counted()
-        counted.metrics.stepped(Occupancy(requests=3, running=3, active=8), prefill=46, decode=2, seconds=1.0)
+        counted.step(Occupancy(requests=3, running=3, active=8), prefill=46, decode=2, seconds=1.0)
         assert counted.counts.token_utilisation is None
 
 
@@ -90,16 +106,16 @@ class TestBatches:
     )
     def test_a_step_is_in_the_first_bucket_that_holds_it(self, requests: int, edge: str) -> None:
         counted = Counted()
-        counted.metrics.stepped(Occupancy(requests=requests), prefill=0, decode=requests, seconds=1.0)
+        counted.step(Occupancy(requests=requests), prefill=0, decode=requests, seconds=1.0)
         buckets = dict(zip([*map(str, BATCH_SIZES), "more"], counted.counts.steps, strict=True))
         assert [name for name, steps in buckets.items() if steps] == [edge]
 
     def test_steps_alike_are_told_at_once(self) -> None:
         one, many = Counted(), Counted()
         occupancy = Occupancy(requests=3, running=4, active=6, room=64)
-        many.metrics.stepped(occupancy, prefill=16, decode=2, seconds=5.0, steps=5)
+        many.step(occupancy, prefill=16, decode=2, squares=256, seconds=5.0, steps=5)
         for _ in range(5):
-            one.metrics.stepped(occupancy, prefill=16, decode=2, seconds=1.0)
+            one.step(occupancy, prefill=16, decode=2, squares=256, seconds=1.0)
         assert one.counts == many.counts
         assert many.counts.mean_batch == 3.0
 

@@ -111,3 +111,31 @@ def test_a_preempted_request_is_counted_and_joins_again_unseen(core: GovernedCor
     run_out(core)
     counted = counts(core)
     assert (counted.preemptions, counted.admitted, counted.cohort_requests) == (1, 2, 2)
+
+
+def test_what_is_found_cached_of_a_prompt_is_not_squared(core: GovernedCore) -> None:
+    """A prompt of 700 tokens, of which 300 were in the cache, beside one of 40; a step has 256."""
+    core.add("long", prompt=700, output=3)
+    core.scheduler.requests["long"].num_computed_tokens = 300
+    core.step()
+    core.add("short", prompt=40, output=3)
+    run_out(core)
+    counted = counts(core)
+    assert (counted.prefill_tokens, counted.prefill_squares) == (440, 400**2 + 40**2)
+
+
+def test_after_a_preemption_what_is_found_then_counts(core: GovernedCore) -> None:
+    core.add("a", prompt=500, output=2)
+    core.scheduler.requests["a"].num_computed_tokens = 100
+    core.step()
+    core.scheduler.preempt("a")
+    core.scheduler.requests["a"].num_computed_tokens = 200
+    run_out(core)
+    assert counts(core).prefill_squares == 256**2 + 300**2
+
+
+def test_of_requests_that_ended_nothing_is_remembered(core: GovernedCore) -> None:
+    for number in range(4):
+        core.add(f"r{number}", prompt=300, output=2)
+    run_out(core)
+    assert core.hooks._found._found == {}

@@ -258,3 +258,10 @@ def test_batches_are_counted_with_those_that_prefill() -> None:
     assert (counts.room_used, counts.room_free) == (364, 20)
     assert (counts.prefill_tokens, counts.decode_tokens) == (364, 24)
     assert (counts.cohorts, counts.cohort_outputs_padded, counts.cohort_prompts_padded) == (2, 26, 364)
+
+
+def test_what_the_prefix_cache_has_of_a_prompt_is_not_among_what_is_computed_of_it() -> None:
+    core = a_core(tokens=128)
+    finished(core, a_request(400, shared=320))
+    finished(core, a_request(500, shared=320))
+    assert batch_counts(core.batches.sums).prefill_squares == 400**2 + (500 - 320) ** 2

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from flyball_engine.batching.cohorts import Cohort, Cohorts
-from flyball_engine.batching.step_statistics import Occupancy
+from flyball_engine.batching.step_statistics import Step
 from flyball_engine.batching.waiting import Arrivals
 
 #: Upper edges of the batch sizes that are told apart; a larger one is in a bucket of its own.
@@ -30,6 +30,7 @@ BATCH_SIZES: Final[tuple[int, ...]] = tuple(2**exponent for exponent in range(12
     _FREE,
     _WITHHELD,
     _PREFILL,
+    _SQUARES,
     _DECODE,
     _ROOM_USED,
     _ROOM_FREE,
@@ -46,7 +47,7 @@ BATCH_SIZES: Final[tuple[int, ...]] = tuple(2**exponent for exponent in range(12
     _COHORT_OUTPUTS,
     _COHORT_OUTPUTS_PADDED,
     _STEPS,
-) = range(20)
+) = range(21)
 
 #: Numbers in the flat array.
 BATCH_SUMS_LENGTH: Final = _STEPS + len(BATCH_SIZES) + 1
@@ -59,6 +60,7 @@ class BatchCounts:
     Slots, in slot-seconds of steps' time: `slots_used` by a running request, `slots_free` under the live limit,
     `slots_withheld` above it; together, the slots the engine was started with.
     Tokens: `prefill_tokens` and `decode_tokens` that steps processed (drafts and what is computed anew included);
+    `prefill_squares` of what was computed of each prompt, added up chunk by chunk;
     `room_used` of the room for tokens in steps with a prompt, `room_free` the rest of it. In steps of decodes alone
     nothing could have filled the rest.
     Batches: `steps` by the number of requests in the step, by `BATCH_SIZES` and then beyond; `step_requests` their sum.
@@ -72,6 +74,7 @@ class BatchCounts:
     slots_free: float
     slots_withheld: float
     prefill_tokens: float
+    prefill_squares: float
     decode_tokens: float
     room_used: float
     room_free: float
@@ -165,18 +168,20 @@ class BatchMetrics:
         """So many requests lost their slots."""
         self.sums[_PREEMPTIONS] += requests
 
-    def stepped(self, occupancy: Occupancy, *, prefill: int, decode: int, seconds: float, steps: int = 1) -> None:
-        """A step ended that processed so many tokens; or several `steps` alike, of `seconds` together."""
+    def stepped(self, step: Step, *, seconds: float, steps: int = 1) -> None:
+        """A step ended; or several `steps` alike, of `seconds` together."""
         sums = self.sums
-        requests, running, active, room = occupancy
+        requests, running, active, room = step.occupancy
+        prefill, decode = step.prefill_tokens, step.tokens - step.prefill_tokens
         free = active - running if active > running else 0
         sums[_USED] += running * seconds
         sums[_FREE] += free * seconds
         sums[_WITHHELD] += (self._slots - running - free) * seconds
         sums[_PREFILL] += prefill * steps
+        sums[_SQUARES] += step.prefill_squares * steps
         sums[_DECODE] += decode * steps
         if prefill and room:
-            used = prefill + decode
+            used = step.tokens
             sums[_ROOM_USED] += used * steps
             sums[_ROOM_FREE] += (room - used if room > used else 0) * steps
         sums[_REQUESTS] += requests * steps

@@ -54,7 +54,10 @@ NOBODY: Final = Occupancy()
 
 
 class Step(NamedTuple):
-    """What one step processes; but for its `occupancy`, the fields are those of `contract.StepSums`."""
+    """What one step processes; but for the last two, the fields are those of `contract.StepSums`.
+
+    `prefill_squares`: by how much it adds to the squares of what is computed of each prompt.
+    """
 
     tokens: int
     prefill_tokens: int
@@ -62,6 +65,7 @@ class Step(NamedTuple):
     kv_tokens: float
     prefill_attention: float
     occupancy: Occupancy = NOBODY
+    prefill_squares: int = 0
 
 
 class StepStatistics:

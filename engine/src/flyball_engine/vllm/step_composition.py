@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flyball_engine.batching.step_statistics import Occupancy, Step
@@ -13,15 +13,42 @@ def served_prompts(scheduled: Mapping[str, int], prompts: Sequence[Any]) -> list
     return [(request, tokens) for request in prompts if (tokens := scheduled.get(request.request_id, 0))]
 
 
-def composition(output: Any, served: Sequence[tuple[Any, int]], *, kv_tokens: int, occupancy: Occupancy) -> Step:
+class FoundTokens:
+    """What the prefix cache had of each running request's prompt when it joined last.
+
+    Not what vLLM says of a request: that is of its first admission, and another after a preemption.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, int] = {}
+
+    def follow(self, output: Any, joined: Iterable[Any]) -> None:
+        """A step was planned in which these joined; who ended before it is gone."""
+        for name in output.finished_req_ids:
+            self._found.pop(name, None)
+        for request in joined:
+            name = request.request_id
+            self._found[name] = request.num_computed_tokens - output.num_scheduled_tokens.get(name, 0)
+
+    def of(self, request: Any) -> int:
+        """Those of a request; 0 of one that is not known."""
+        return self._found.get(request.request_id, 0)
+
+
+def composition(
+    output: Any, served: Sequence[tuple[Any, int]], found: FoundTokens, *, kv_tokens: int, occupancy: Occupancy
+) -> Step:
     """What the step processes, of which prompts are `served`. Who joins in a step does so with its prompt.
 
     `kv_tokens`: those that all of its requests have in the KV cache.
     """
-    prefill_tokens, attention = 0, 0.0
+    prefill_tokens, attention, squares = 0, 0.0, 0
     for request, processed in served:
         context = request.num_computed_tokens
         prefill_tokens += processed
+        # A connector that failed to load a part sets a request back behind what was found.
+        begun = max(0, context - processed - found.of(request))
+        squares += processed * (2 * begun + processed)
         attention += processed * (context - processed / 2)
         kv_tokens -= context
     return Step(
@@ -31,4 +58,5 @@ def composition(output: Any, served: Sequence[tuple[Any, int]], *, kv_tokens: in
         kv_tokens,
         attention,
         occupancy,
+        squares,
     )

@@ -29,7 +29,7 @@ from flyball_engine.vllm.order import PromptOrder
 from flyball_engine.vllm.refusal import Refuser, told_of
 from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 from flyball_engine.vllm.stall_watch import StallWatch
-from flyball_engine.vllm.step_composition import composition, served_prompts
+from flyball_engine.vllm.step_composition import FoundTokens, composition, served_prompts
 
 _log = EventLog(__name__)
 
@@ -75,6 +75,7 @@ class StepHooks:
         self._planned_rate: PrefillRate | None = None
         self._joining = 0
         self._joined: list[Any] = []
+        self._found = FoundTokens()
         self._active, self._step_tokens = adapter.start.active, adapter.start.tokens
         self._order = PromptOrder(
             scheduler, adapter, self._admission.queues, cached=self._cached_tokens, refusable=self._refusable.has
@@ -149,7 +150,8 @@ class StepHooks:
             order.planned(output, served, self._joined, room=self._step_tokens, lost=lost, now=began)
         kv_tokens = self._state.numbers[Slot.RUNNING_KV_TOKENS] = adapter.context(output)
         occupancy = Occupancy(len(scheduled), len(adapter.running), self._active, self._step_tokens)
-        step = composition(output, served, kv_tokens=kv_tokens, occupancy=occupancy)
+        self._found.follow(output, self._joined)
+        step = composition(output, served, self._found, kv_tokens=kv_tokens, occupancy=occupancy)
         self._planned_seconds = self._enforcer.budgeter.expected(step)
         self._statistics.scheduled(id(output), step, now=began)
         self._left = left = self._most_left()
@@ -166,9 +168,9 @@ class StepHooks:
         now = self._clock()
         ended = self._statistics.finished(id(output), now=now)
         if ended is not None:
-            step, occupancy, prefill = ended.step, ended.step.occupancy, ended.step.prefill_tokens
+            step, occupancy = ended.step, ended.step.occupancy
             self._enforcer.budgeter.observe(step, ended.counted)
-            self._batches.stepped(occupancy, prefill=prefill, decode=step.tokens - prefill, seconds=ended.seconds)
+            self._batches.stepped(step, seconds=ended.seconds)
             served_all = occupancy.requests == occupancy.running
             self._enforcer.served(output.num_scheduled_tokens, now, all_running=served_all)
         self._order.ended(output, now)

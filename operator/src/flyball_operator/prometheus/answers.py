@@ -20,6 +20,8 @@ from flyball_operator.prometheus.queries import (
     OPEN,
     POD,
     PRESENT,
+    PROMPT_SQUARES,
+    PROMPT_TOKENS,
     SCRAPED,
     UID,
 )
@@ -33,6 +35,7 @@ from flyball_operator.tuning.observe.signals import (
     OrderOutcome,
     PodCounts,
     PodOutcomes,
+    PromptSums,
     RequestLoad,
     Signals,
     StepWindow,
@@ -199,7 +202,15 @@ def step_window(found: Mapping[StepKey, float], end: float, window: int) -> Step
     ]
     # In an order of their own: sums over cells shall not differ in their last digit by the order of Prometheus' series.
     whole.sort(key=itemgetter(0))
-    return StepWindow(start=end - window, end=end, cells=dict(whole))
+    return StepWindow(start=end - window, end=end, cells=dict(whole), prompts=_prompts_of(found))
+
+
+def _prompts_of(found: Mapping[StepKey, float]) -> PromptSums | None:
+    try:
+        tokens, squares = (found[name, "", ""] for name in (PROMPT_TOKENS, PROMPT_SQUARES))
+    except KeyError:
+        return None
+    return PromptSums(tokens=max(0.0, tokens), squares=max(0.0, squares))
 
 
 @lru_cache(_MOST_CELLS)

@@ -29,6 +29,10 @@ JOB: Final = "job"
 FIELD: Final = "field"
 #: The field of the number of cells.
 CELLS: Final = "cells"
+#: The fields of what was computed of prompts, and of its squares.
+PROMPT_TOKENS: Final = "prompt_tokens"
+PROMPT_SQUARES: Final = "prompt_squares"
+_PREFILL: Final = 'phase="prefill"'
 #: The family whose series say which pods are scraped: there is one for each engine core, from its start on.
 PRESENT: Final = MetricName.RUNNING
 
@@ -102,11 +106,17 @@ def steps(window: int, targets: str = _TARGETS) -> str:
     """Sums over the steps of a window in seconds, by bucket and kind; `field` is that of `contract.StepSums`.
 
     Only what is above zero: of an engine's 42 cells most are idle, and each has seven sums. `cells` counts all of them,
-    which tells an idle service from one that is not seen.
+    which tells an idle service from one that is not seen. Prompts are those of the engines that tell of their squares.
     """
+    squares = _selected(MetricName.PREFILL_SQUARES, targets)
+    tokens = f"increase({_selected(MetricName.TOKENS, targets, _PREFILL)}[{window}s])"
+    prompts = {
+        PROMPT_TOKENS: _aggregate("sum", f"{tokens} and on ({NAMESPACE}, {JOB}, {POD}, engine) {squares}"),
+        PROMPT_SQUARES: _aggregate("sum", f"increase({squares}[{window}s])"),
+    }
     sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in STEP_FIELDS.items()}
     moved = {field: f"{increase} > 0" for field, increase in sums.items()}
-    return _together({CELLS: _aggregate("count", sums["steps"]), **moved})
+    return _together({CELLS: _aggregate("count", sums["steps"]), **prompts, **moved})
 
 
 def load(window: int, targets: str = _TARGETS) -> str:

@@ -41,7 +41,7 @@ class Workload:
     need computing, `output` tokens. `ratio` prefill tokens per decode. `attention` prefill attention per prefill token
     (mean context of a chunk). `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
     `kv_tokens` the cache holds. `drafted`: tokens that a step processes for a decode, `made`: those that come of it,
-    both 1 without speculation.
+    both 1 without speculation. `counted`: what engines counted for `large`, None where theirs do not.
     """
 
     arrivals: float
@@ -56,6 +56,7 @@ class Workload:
     drafted: float = 1.0
     made: float = 1.0
     context: float = 0.0
+    counted: float | None = None
 
     @property
     def fits(self) -> float:
@@ -71,10 +72,14 @@ class Workload:
     def large(self) -> float:
         """Computed tokens of the prompt that a prefill token is in on average, E[U²]/E[U].
 
-        What waits behind prompts sees these. `attention` is that token's mean position: half of them, behind what the
-        prefix cache has of the prompt. It is taken for granted that long prompts have as much of that as short ones:
-        where first turns are long and later ones short and cached, this is too little.
+        What waits behind prompts sees these. Older engines do not count it. There `attention` is that token's mean
+        position: half of them, behind what the prefix cache has of the prompt. It is taken for granted that long
+        prompts have as much of that as short ones: where first turns are long and later ones short and cached, this is
+        too little.
         """
+        if self.counted is not None:
+            # With nothing cached it is twice the position, and never more.
+            return max(self.uncached, min(self.counted, 2.0 * self.attention))
         return max(self.uncached, 2.0 * (self.attention - (self.prompt - self.uncached)))
 
 

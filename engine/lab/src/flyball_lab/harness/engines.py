@@ -10,13 +10,16 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
+from prometheus_client import Metric as MetricFamily
+from prometheus_client.registry import Collector
 
 from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, batch_counts
 from flyball_engine.batching.gate import Gate
@@ -28,6 +31,7 @@ from flyball_engine.contract import (
     Generation,
     Limits,
     Metric,
+    MetricName,
     ObjectiveSpec,
     OrderCounts,
     QueueLimits,
@@ -40,11 +44,13 @@ from flyball_engine.control.service import ControlService, Reports, UnansweredEr
 from flyball_engine.control.state_file import CoreReport
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.signing import Signer
-from flyball_lab.harness.plant import CPU, EnginePlant, PlantPhase, PlantRequest, arrivals
+from flyball_lab.harness.plant import CPU, EnginePlant, PlantPhase, PlantRequest, arrivals, prompts_of
+from flyball_operator.tuning.observe.signals import StepWindow
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.spec import LatencyObjective
 
 _ADDRESSES = itertools.cycle(range(1, 255))
+_NO_BATCHES: Final = batch_counts([0.0] * BATCH_SUMS_LENGTH)
 START = Limits(max_num_active_seqs=128, max_num_scheduled_tokens=2048, long_prefill_token_threshold=0)
 
 
@@ -109,6 +115,7 @@ class PlantEngine:
     def reports(self) -> Reports:
         plant = self.plant
         held = sum(request.computed + request.made for request in plant.running)
+        prompts = prompts_of(StepWindow(start=0.0, end=plant.now, cells=plant.cells).total())
         state = CoreState(
             engine=0,
             applied=self.applied,
@@ -145,7 +152,7 @@ class PlantEngine:
             expiries=0,
             step_budget_seconds=0.0,
             oldest_waiting_seconds=0.0,
-            batches=batch_counts([0.0] * BATCH_SUMS_LENGTH),
+            batches=replace(_NO_BATCHES, prefill_tokens=prompts.tokens, prefill_squares=prompts.squares),
         )
         return Reports(cores=(report,), governed=self.governed, unsupported=self.unsupported, ungated=self.ungated)
 
@@ -163,11 +170,23 @@ class PlantEngine:
         )
 
 
+class _Older(Collector):
+    """The metrics of a plugin that lacks some."""
+
+    def __init__(self, metrics: EngineCollector, lacks: frozenset[MetricName]) -> None:
+        self._metrics = metrics
+        self._lacks = {name.removesuffix("_total") for name in lacks}
+
+    def collect(self) -> Iterator[MetricFamily]:
+        return (family for family in self._metrics.collect() if family.name not in self._lacks)
+
+
 @dataclass
 class ServedEngine:
     """A pod: an engine behind its control port, which can be killed and comes back with its start values.
 
-    `public_keys`: the file of keys that it accepts in place of `key`, while there is such a file.
+    `public_keys`: the file of keys that it accepts in place of `key`, while there is such a file. `lacks`: metrics that
+    its plugin does not have yet.
     """
 
     name: str
@@ -179,6 +198,7 @@ class ServedEngine:
     ready: bool = True
     restarts: int = 0
     public_keys: Path | None = None
+    lacks: frozenset[MetricName] = frozenset()
     ip: str = field(
         default_factory=lambda: f"127.{random.randrange(1, 250)}.{random.randrange(250)}.{next(_ADDRESSES)}"
     )
@@ -195,7 +215,7 @@ class ServedEngine:
             timeout=2.0,
         )
         registry = CollectorRegistry()
-        registry.register(EngineCollector(service, self.engine.counts, self.engine.gate))
+        registry.register(_Older(EngineCollector(service, self.engine.counts, self.engine.gate), self.lacks))
         self._service = service
         self._serving = asyncio.create_task(serve(build_app(service, registry), bind(self.ip, self.port)))
 

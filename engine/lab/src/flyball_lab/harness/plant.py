@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from flyball_engine.contract import TOKEN_BUCKETS, Limits, Metric, StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.tuning.observe.signals import CellKey, ObjectiveCounts, RequestLoad, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import (
+    CellKey,
+    ObjectiveCounts,
+    PromptSums,
+    RequestLoad,
+    Signals,
+    StepWindow,
+    Sums,
+)
 from flyball_operator.tuning.spec import LatencyObjective
 
 #: The small model on two CPU cores of the local cluster, as measured.
@@ -185,6 +193,11 @@ def measured(metric: Metric, request: PlantRequest) -> float | None:
     return (request.last - request.first) / (request.made - 1) if request.made > 1 else None
 
 
+def prompts_of(sums: Sums) -> PromptSums:
+    """What steps computed of prompts: without a prefix cache a token's mean position is half of what is computed."""
+    return PromptSums(tokens=sums.prefill_tokens, squares=2.0 * sums.prefill_attention)
+
+
 class Observer:
     """Differences of a plant's counters over windows, as Prometheus would give them."""
 
@@ -219,7 +232,9 @@ class Observer:
             kv_tokens=plant.kv_tokens,
             held_tokens=held,
         )
-        window = StepWindow(start=start, end=end, cells={key: sums for key, sums in grown.items() if sums.steps > 0})
+        cells = {key: sums for key, sums in grown.items() if sums.steps > 0}
+        window = StepWindow(start=start, end=end, cells=cells)
+        window = replace(window, prompts=prompts_of(window.total()))
         outcomes = {
             name: ObjectiveCounts(now[0] - before.met.get(name, [0, 0])[0], now[1] - before.met.get(name, [0, 0])[1])
             for name, now in after.met.items()

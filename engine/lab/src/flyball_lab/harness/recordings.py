@@ -35,6 +35,7 @@ from flyball_operator.tuning.observe.signals import (
     Observation,
     OrderOutcome,
     PodOutcomes,
+    PromptSums,
     RequestLoad,
     Signals,
     StepWindow,
@@ -269,7 +270,10 @@ def _observation(observation: Observation, at: float) -> Object:
     if isinstance(steps, Unobserved):
         return seen | {"steps": _unobserved(steps)}
     cells = [[key.bucket, key.kind.value, _figures(sums)] for key, sums in steps.cells.items()]
-    return seen | {"steps": {"from": _figure(at - steps.start), "to": _figure(at - steps.end), "cells": cells}}
+    window: Object = {"from": _figure(at - steps.start), "to": _figure(at - steps.end), "cells": cells}
+    if (prompts := steps.prompts) is not None:
+        window["prompts"] = [_figure(prompts.tokens), _figure(prompts.squares)]
+    return seen | {"steps": window}
 
 
 def _read_unobserved(seen: Object) -> Unobserved:
@@ -299,7 +303,10 @@ def _read_observation(seen: Object, at: float) -> Observation:
 def _read_steps(steps: Object, at: float) -> StepWindow | Unobserved:
     if "unobserved" in steps:
         return _read_unobserved(steps)
-    return StepWindow(start=at - steps["from"], end=at - steps["to"], cells=dict(_read_cells(steps["cells"])))
+    cells = dict(_read_cells(steps["cells"]))
+    tokens, squares = steps.get("prompts", (None, None))
+    prompts = None if tokens is None else PromptSums(tokens=tokens, squares=squares)
+    return StepWindow(start=at - steps["from"], end=at - steps["to"], cells=cells, prompts=prompts)
 
 
 def _read_cells(cells: Iterable[Sequence[Any]]) -> Iterator[tuple[CellKey, Sums]]:

@@ -219,6 +219,10 @@ class CoreLoop:
         tally.over_cap += len(scheduler.running) > max(effective["max_num_active_seqs"], len(running))
         tally.over_tokens += output.total_num_scheduled_tokens > effective["max_num_scheduled_tokens"]
         step = _by_hand(output, scheduler, running) | {"running": len(scheduler.running)}
+        step["squares"] = self.batches.squares(
+            {name: tokens for name, tokens in output.num_scheduled_tokens.items() if _is_prompt(name, running)},
+            joined=output.num_scheduled_tokens.keys() - running.keys(),
+        )
         begun = sum(prefilling for _, prefilling, _ in running.values())
         self._judge_budget(report, output.total_num_scheduled_tokens, decodes=len(running) - begun, begun=begun)
         if not new_preemptions:
@@ -281,7 +285,7 @@ def _by_hand(output: Any, scheduler: Any, running: dict[str, Any]) -> dict[str, 
         request = scheduler.requests[name]
         before = request.num_computed_tokens - tokens
         ends[name] = (request.num_computed_tokens, request.is_prefill_chunk)
-        if name not in running or running[name][1]:
+        if _is_prompt(name, running):
             prefill += tokens
             attention += tokens * (before + tokens / 2)
         else:
@@ -291,6 +295,11 @@ def _by_hand(output: Any, scheduler: Any, running: dict[str, Any]) -> dict[str, 
     bucket = next((edge for edge in TOKEN_BUCKETS if edge >= total), None)
     row = f"{bucket} {'mixed' if prefill else 'decode'}"
     return {"row": row, "values": (total, prefill, decodes, kv, attention), "tokens": total, "ends": ends}
+
+
+def _is_prompt(name: str, running: dict[str, Any]) -> bool:
+    """Whether a request of a step prefills: those that join do."""
+    return name not in running or bool(running[name][1])
 
 
 def _is_ending(request: Any) -> bool:

@@ -87,8 +87,8 @@ class Batch:
         rows = len(self.rows)
         if number == 0:
             tokens = rows * self.width
-            attention = rows * self.width**2 / 2
-            return Step(tokens=tokens, prefill_tokens=tokens, decodes=0, kv_tokens=0, prefill_attention=attention)
+            squares = rows * self.width**2
+            return Step(tokens, tokens, decodes=0, kv_tokens=0, prefill_attention=squares / 2, prefill_squares=squares)
         return Step(tokens=rows, prefill_tokens=0, decodes=rows, kv_tokens=self.held(number), prefill_attention=0.0)
 
     def held(self, number: int) -> int:

@@ -281,8 +281,7 @@ class PaddedEngine:
         # A row that has ended is computed on, but nobody has its slot.
         going = len(stepped.news)
         occupancy = Occupancy(requests=going, running=going, active=self._enforcer.held(_NOTHING).limits.active)
-        prefill = step.prefill_tokens
-        self._batches.stepped(occupancy, prefill=prefill, decode=step.tokens - prefill, seconds=stepped.seconds)
+        self._batches.stepped(step._replace(occupancy=occupancy), seconds=stepped.seconds)
         for news in stepped.news:
             row = news.row
             if row.is_open:

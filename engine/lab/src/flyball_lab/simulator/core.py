@@ -353,8 +353,7 @@ class Core:
         self.statistics.repeated(
             step, steps=steps, seconds=seconds, seconds_squared=squared, kv_tokens=kv_tokens, longest=longest
         )
-        decode = step.tokens - step.prefill_tokens
-        self.batches.stepped(step.occupancy, prefill=step.prefill_tokens, decode=decode, seconds=seconds, steps=steps)
+        self.batches.stepped(step, seconds=seconds, steps=steps)
 
     def _deliver(self, steps: int, chunks: dict[Request, int]) -> None:
         """Tokens of the steps that ended are there."""

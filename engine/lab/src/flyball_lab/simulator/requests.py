@@ -45,9 +45,10 @@ class Request:
     While it prefills, `computed` of the `target` tokens are in the KV cache: those of the prompt, and after a
     preemption those made before it. As a decode it has `target` tokens there when it joins at step `joined`, `pace`
     more with every step, and ends with step `ends`. `cached` tokens of the prompt came from the prefix cache when it
-    was admitted first. `first_token`: when it was made; `ended`: when the last one was, or the client left; `leaves`:
-    when it does. `deliveries`: steps that made tokens of it, as of its last change. `together`: the sequences of its
-    HTTP request, where there are several. `expected_late`: it was let in though its first token cannot be in time.
+    was admitted first, `found` when it was admitted last. `first_token`: when it was made; `ended`: when the last one
+    was, or the client left; `leaves`: when it does. `deliveries`: steps that made tokens of it, as of its last change.
+    `together`: the sequences of its HTTP request, where there are several. `expected_late`: it was let in though its
+    first token cannot be in time.
     """
 
     arrival: float
@@ -65,6 +66,7 @@ class Request:
     target: int = 0
     made: int = 0
     cached: int | None = None
+    found: int = 0
     first_token: float | None = None
     ended: float = 0.0
     leaves: float = math.inf

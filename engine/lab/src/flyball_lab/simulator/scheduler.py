@@ -206,10 +206,11 @@ class Scheduler:
         preempted: tuple[Request, ...],
         admitted: tuple[Request, ...],
     ) -> StepPlan:
-        decodes, prefill, attention, reread = len(self._decodes), 0, 0.0, 0
+        decodes, prefill, attention, squares, reread = len(self._decodes), 0, 0.0, 0, 0
         for request, tokens in chunks.items():
             prefill += tokens
             attention += tokens * (request.computed + tokens / 2)
+            squares += tokens * (2 * (request.computed - request.found) + tokens)
             reread += request.computed
         tokens = (self._drafts + 1) * decodes
         occupancy = Occupancy(decodes + len(chunks), len(self.running), limits.active, limits.tokens)
@@ -219,6 +220,7 @@ class Scheduler:
             decodes=decodes,
             kv_tokens=self._context + tokens,
             prefill_attention=attention,
+            prefill_squares=squares,
             occupancy=occupancy,
         )
         return StepPlan(step, chunks, reread, preempted, admitted)
@@ -289,7 +291,7 @@ class Scheduler:
             if request.cached is None:
                 request.cached = hit
             tokens = min(request.target - hit, cap, budget)
-            request.computed, request.running = hit, True
+            request.computed, request.found, request.running = hit, hit, True
             self.running[request] = None
             self._prefilling[request] = None
             chunks[request] = tokens

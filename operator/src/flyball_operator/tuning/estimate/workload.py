@@ -9,11 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, Final
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
-from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, RequestLoad, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, PromptSums, RequestLoad, StepWindow, Sums
 from flyball_operator.tuning.tunables import TUNABLES
+
+NO_PROMPTS: Final = PromptSums(tokens=0.0, squares=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,8 @@ class Recent:
 
     `requests` that finished, with the tokens of their prompts, of the `cached` parts of these, and of their answers
     (`output`); all `steps`, and those of decodes `alone`. A window does not hold the whole of its requests, so
-    quotients mean something only over many.
+    quotients mean something only over many. `computed`: what steps computed of prompts, as engines tell; empty where
+    they do not.
     """
 
     requests: float = 0.0
@@ -31,6 +35,13 @@ class Recent:
     output: float = 0.0
     steps: Sums = field(default_factory=Sums)
     alone: Sums = field(default_factory=Sums)
+    computed: PromptSums = NO_PROMPTS
+
+    @property
+    def large(self) -> float | None:
+        """Computed tokens of the prompt that a prefill token is in on average; None where engines do not tell."""
+        tokens, squares = self.computed.tokens, self.computed.squares
+        return squares / tokens if tokens > 0.0 and squares > 0.0 else None
 
     def after(self, load: RequestLoad, steps: StepWindow | None) -> Recent:
         """With a window; one in which nothing happened changes nothing."""
@@ -47,6 +58,19 @@ class Recent:
             output=TUNABLES.kept_per_window * self.output + part * load.generated_tokens,
             steps=self.steps.times(TUNABLES.kept_per_window).plus(total.times(part)),
             alone=self.alone.times(TUNABLES.kept_per_window).plus(alone.times(part)),
+            computed=self._computed_after(steps, part),
+        )
+
+    def _computed_after(self, steps: StepWindow | None, part: float) -> PromptSums:
+        """With a window. One of engines that do not tell, where others did before, leaves nothing to go by."""
+        if steps is None:
+            return self.computed
+        kept, new = self.computed, steps.prompts
+        if new is None:
+            return NO_PROMPTS
+        return PromptSums(
+            tokens=TUNABLES.kept_per_window * kept.tokens + part * new.tokens,
+            squares=TUNABLES.kept_per_window * kept.squares + part * new.squares,
         )
 
 
@@ -94,7 +118,7 @@ class WorkloadEstimator:
         return Workload(arrivals=load.arrivals * share, waiting=load.waiting * share, kv_tokens=load.kv_tokens, **means)
 
     @cached_property
-    def _means(self) -> Mapping[str, float] | None:
+    def _means(self) -> Mapping[str, Any] | None:
         """What of the workload is the same until the next window, by name; None until it is known.
 
         Reckoned once: every tick asks for it, some several times.
@@ -116,13 +140,17 @@ class WorkloadEstimator:
             "decodes": steps.decodes / steps.steps * self.fullest,
             "drafted": drafted,
             "made": made,
+            "counted": recent.large,
         }
 
     def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
-        steps = self.recent.steps
-        prompt = max(1.0, 2.0 * steps.prefill_attention / max(1.0, steps.prefill_tokens))
-        return replace(self, recent=replace(self.recent, requests=1.0, prompt=prompt)).workload(load, cores=cores)
+        steps, large = self.recent.steps, self.recent.large
+        position = steps.prefill_attention / max(1.0, steps.prefill_tokens)
+        # What a token's position is beyond the middle of what is computed, the prefix cache had.
+        cached = 0.0 if large is None else max(0.0, position - large / 2)
+        first = replace(self.recent, requests=1.0, prompt=max(1.0, 2.0 * position - cached), cached=cached)
+        return replace(self, recent=first).workload(load, cores=cores)
 
 
 def _drafted(alone: Sums) -> float:

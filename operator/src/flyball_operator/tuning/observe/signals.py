@@ -112,13 +112,27 @@ _SUMS: Final = tuple(f.name for f in fields(Sums))
 _figures: Final = attrgetter(*_SUMS)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptSums:
+    """Of prompts the `tokens` that were computed, and the sum of the `squares` of each prompt's."""
+
+    tokens: float
+    squares: float
+
+    @property
+    def is_sane(self) -> bool:
+        """As that of `Sums`."""
+        return min(self.tokens, self.squares) >= 0.0 and self.tokens + self.squares < math.inf
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepWindow:
-    """Steps between two times, in Unix seconds."""
+    """Steps between two times, in Unix seconds. `prompts`: those they computed, None where no engine tells."""
 
     start: float
     end: float
     cells: Cells
+    prompts: PromptSums | None = None
 
     def total(self, kind: StepKind | None = None) -> Sums:
         """Sums over all cells, or over those of one kind."""
@@ -273,6 +287,8 @@ class Signals:
         if isinstance(self.steps, StepWindow):
             odd = (sums for sums in self.steps.cells.values() if not sums.is_sane)
             named += [("steps.", dict(zip(_SUMS, _figures(sums), strict=True))) for sums in odd]
+            if (prompts := self.steps.prompts) is not None:
+                named.append(("prompts.", {"tokens": prompts.tokens, "squares": prompts.squares}))
         return next(
             (f"{prefix}{name}" for prefix, part in named for name in part if not 0 <= part[name] < math.inf), None
         )
@@ -284,9 +300,11 @@ class Signals:
         counts = [figure for found in self.outcomes.values() for figure in (found.met, found.violated)]
         figures = (self.at, abs(self.age_seconds), self.window_seconds, *load, *counts)
         # What is no number makes the sum none.
-        sane = min(figures) >= 0.0 and sum(figures) < math.inf
-        steps = self.steps.cells.values() if isinstance(self.steps, StepWindow) else ()
-        return sane and all(sums.is_sane for sums in steps)
+        sane: bool = min(figures) >= 0.0 and sum(figures) < math.inf
+        if not sane or not isinstance(self.steps, StepWindow):
+            return sane
+        prompts = self.steps.prompts
+        return (prompts is None or prompts.is_sane) and all(sums.is_sane for sums in self.steps.cells.values())
 
 
 Observation = Signals | Unobserved

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from flyball_engine.batching.batch_metrics import BatchCounts, batch_counts
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts, Outcome
 from flyball_engine.batching.step_statistics import step_sums
@@ -33,6 +34,7 @@ from flyball_operator.tuning.observe.signals import (
     ObjectiveCounts,
     Observation,
     PackedSteps,
+    PromptSums,
     RequestLoad,
     Signals,
     StepWindow,
@@ -60,6 +62,7 @@ class Sample:
 
     at: float
     cells: Cells
+    batches: BatchCounts
     counts: LedgerCounts
     queued: int
     refused: int
@@ -189,6 +192,7 @@ def sample(core: Core) -> Sample:
     return Sample(
         core.now,
         PackedSteps.of(step_sums(core.statistics.sums)).cells(),
+        batch_counts(core.batches.sums),
         core.ledger.collect(),
         len(core.scheduler.running) + len(core.scheduler.waiting),
         sum(one.gate.counts[reason] for one in cores_of(core) for reason in REFUSALS),
@@ -211,13 +215,18 @@ def signals_between(before: Sample, after: Sample, core: Core, tuning: TuningSpe
         held_tokens=scheduler.held_tokens(),
         refused=(after.refused - before.refused) / seconds,
     )
+    prompts = PromptSums(
+        tokens=after.batches.prefill_tokens - before.batches.prefill_tokens,
+        squares=after.batches.prefill_squares - before.batches.prefill_squares,
+    )
+    cells = difference(before.cells, after.cells) or {}
     ids = [objective.id for objective in tuning.objectives]
     return Signals(
         at=after.at,
         age_seconds=core.now - after.at,
         window_seconds=WINDOW_SECONDS,
         cores=cores,
-        steps=StepWindow(start=before.at, end=after.at, cells=difference(before.cells, after.cells) or {}),
+        steps=StepWindow(start=before.at, end=after.at, cells=cells, prompts=prompts),
         load=load,
         outcomes={name: _outcome(before.counts.objectives, after.counts.objectives, name) for name in ids},
     )

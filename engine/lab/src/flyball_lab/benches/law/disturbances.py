@@ -9,7 +9,14 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from flyball_operator.tuning.observe.signals import ObjectiveCounts, RequestLoad, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import (
+    ObjectiveCounts,
+    PromptSums,
+    RequestLoad,
+    Signals,
+    StepWindow,
+    Sums,
+)
 
 #: What one figure becomes.
 Change = Callable[[float], float]
@@ -64,7 +71,9 @@ def changed(signals: Signals, change: Change) -> Signals:
             key: Sums(**{field.name: change(getattr(sums, field.name)) for field in fields(Sums)})
             for key, sums in steps.cells.items()
         }
-        steps = replace(steps, cells=cells)
+        if (prompts := steps.prompts) is not None:
+            prompts = PromptSums(tokens=change(prompts.tokens), squares=change(prompts.squares))
+        steps = replace(steps, cells=cells, prompts=prompts)
     if isinstance(load, RequestLoad):
         load = RequestLoad(**{field.name: change(getattr(load, field.name)) for field in fields(RequestLoad)})
     return replace(

@@ -1,0 +1,118 @@
+"""Prompts of which the prefix cache has more of some than of others: what is computed of them is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from flyball_lab.benches.law.closed_loop import sample, signals_between
+from flyball_lab.harness.tuning import TPOT, TTFT, tuning
+from flyball_lab.simulator.presets import PRESETS
+from flyball_lab.simulator.requests import Prefix, Request
+from flyball_lab.simulator.virtual import build, run
+from flyball_operator.tuning.control_input import Workload
+from flyball_operator.tuning.estimate.workload import WorkloadEstimator
+from flyball_operator.tuning.observe.signals import PromptSums, RequestLoad, Signals, StepWindow
+
+SECONDS = 240.0
+
+
+def chats() -> list[Request]:
+    """First turns of 8,000 tokens, and nine later ones of 200 more, which find all that was said before."""
+    random, requests = Random(1), list[Request]()
+    for number in range(60):
+        prefix, began = Prefix(f"chat-{number}", 8000), random.uniform(0.0, SECONDS)
+        requests.append(Request(began, 8001, 50, prefix=prefix))
+        requests += [Request(began + 10.0 * turn, 8200, 50, prefix=prefix) for turn in range(1, 10)]
+    return sorted(requests, key=lambda request: request.arrival)
+
+
+def short_and_long() -> list[Request]:
+    """Prompts of 120 and of 1,500 tokens; all of one length begin with the same half."""
+    random, requests = Random(2), list[Request]()
+    for prompt, rate in ((120, 3.0), (1500, 2.0)):
+        prefix, at = Prefix(f"all of {prompt}", prompt // 2), 0.0
+        while (at := at + random.expovariate(rate)) < SECONDS:
+            requests.append(Request(at, prompt, 20, prefix=prefix))
+    return sorted(requests, key=lambda request: request.arrival)
+
+
+def computed(requests: Sequence[Request]) -> float:
+    """Tokens that are computed of the prompt that a computed token is in, in the mean."""
+    each = [request.prompt - (request.cached or 0) for request in requests]
+    return sum(tokens**2 for tokens in each) / sum(each)
+
+
+def seen(requests: Sequence[Request]) -> Signals:
+    """What an engine shows of them, over the whole time."""
+    core = build(PRESETS["h100-8b"])
+    before = sample(core)
+    run(core, requests, until=max(request.arrival for request in requests) + 60.0)
+    return signals_between(before, sample(core), core, tuning(TTFT, TPOT), cores=1)
+
+
+def estimated(*windows: Signals) -> Workload:
+    """What the law makes of windows, one after the other."""
+    estimator = WorkloadEstimator()
+    for number, signals in enumerate(windows):
+        assert isinstance(signals.load, RequestLoad)
+        assert isinstance(signals.steps, StepWindow)
+        estimator = estimator.after(signals.load, signals.steps, at=15.0 * number, seconds=15.0)
+    assert isinstance(windows[-1].load, RequestLoad)
+    found = estimator.workload(windows[-1].load, cores=1)
+    assert found is not None
+    return found
+
+
+def older(signals: Signals) -> Signals:
+    """The same of a plugin that does not count what is computed of each prompt."""
+    assert isinstance(signals.steps, StepWindow)
+    return replace(signals, steps=replace(signals.steps, prompts=None))
+
+
+def test_the_long_first_turns_of_chats_are_what_others_wait_for() -> None:
+    requests = chats()
+    signals = seen(requests)
+    assert computed(requests) > 6000
+    assert estimated(signals).large == pytest.approx(computed(requests), rel=0.01)
+    assert estimated(older(signals)).large < 2000, "as if first turns had as much in the cache as the others"
+
+
+def test_of_long_prompts_what_is_cached_is_not_waited_for_though_short_ones_have_less_there() -> None:
+    requests = short_and_long()
+    signals = seen(requests)
+    assert computed(requests) < 760
+    assert estimated(signals).large == pytest.approx(computed(requests), rel=0.01)
+    assert estimated(older(signals)).large > 1200, "as if all had as much in the cache as the mean prompt"
+
+
+def test_before_a_request_ended_prompts_are_as_long_as_steps_show_but_for_what_was_cached() -> None:
+    signals = seen(short_and_long())
+    assert isinstance(signals.load, RequestLoad)
+    assert isinstance(signals.steps, StepWindow)
+    nobody = replace(signals.load, finished=0.0, prompt_tokens=0.0, cached_tokens=0.0, generated_tokens=0.0)
+    estimator = WorkloadEstimator().after(nobody, signals.steps, at=0.0, seconds=15.0)
+    first = estimator.first_workload(nobody, cores=1)
+    assert first is not None
+    assert first.uncached == pytest.approx(first.large)
+    assert first.uncached < 760
+    assert 1300 < first.prompt < 1500
+    assert estimator.workload(nobody, cores=1) is None
+
+
+def test_once_the_engines_are_older_ones_what_newer_ones_counted_is_forgotten() -> None:
+    signals = seen(short_and_long())
+    assert estimated(older(signals), signals).large < 760
+    assert estimated(signals, older(signals)).large == pytest.approx(estimated(older(signals)).large)
+
+
+@pytest.mark.parametrize("squares", [0.0, 1e300])
+def test_of_what_cannot_be_no_prompt_is_longer_than_where_its_tokens_stand(squares: float) -> None:
+    signals = seen(short_and_long())
+    assert isinstance(signals.steps, StepWindow)
+    claimed = replace(signals.steps, prompts=PromptSums(tokens=1.0, squares=squares))
+    found = estimated(replace(signals, steps=claimed))
+    assert found.uncached <= found.large <= 2.0 * found.attention
