@@ -245,6 +245,23 @@ def test_where_the_operator_scales_a_queue_is_served_by_pods_besides_those_that_
     assert draining(queue, patient) == 1.0, "a queue that is in time may last"
 
 
+def test_it_is_known_for_a_minute_that_a_queue_decided_the_pods() -> None:
+    scaled, enough = replace(SPEC, scaling=Bounds(most=8)), balance(*[8.0] * 5, pods=2)
+    queue = 5.0 * TUNABLES.drain_seconds
+    assert not then(enough, 8.0, spec=scaled).queue_asks
+    found = then(enough, 8.0, waiting=queue, spec=scaled)
+    assert found.queue_asks
+    minute = int(TUNABLES.memory_seconds / TUNABLES.window_seconds)
+    for _ in range(minute - 1):
+        found = then(found, 8.0, pods=3, spec=scaled)
+    assert found.queue_asks
+    found = then(found, 8.0, pods=3, spec=scaled)
+    assert (found.advised, found.queue_asks) == (3, False), "the pods stay for the down window"
+    assert not then(enough, 8.0, waiting=queue).queue_asks, "what is advised is for the arrivals"
+    roomy = then(then(enough, 26.0, spec=scaled), 8.0, waiting=queue, spec=scaled)
+    assert (roomy.advised, roomy.queue_asks) == (6, False), "there are more for the arrivals"
+
+
 def test_requests_without_a_deadline_wait_by_design_and_add_no_pod() -> None:
     batch = Classes(header="x-class", classes=(RequestClass(name="batch", value="batch"),))
     assert draining(600.0, replace(SPEC, classes=batch)) == 0.0

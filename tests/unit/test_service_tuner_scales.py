@@ -97,6 +97,21 @@ async def test_bounds_hold_the_number_and_that_is_said() -> None:
 
 
 @in_virtual_time
+async def test_where_requests_that_wait_ask_for_pods_the_message_says_so_until_they_are_gone() -> None:
+    harness = scaled()
+    tuner = harness.tuner()
+    await minutes(harness, tuner, 3)
+    assert harness.message(SCALING) == "1 replica: as many as the load needs"
+    await minutes(harness, tuner, 1, lambda: signals(now(), waiting=900.0))
+    assert (set_to(harness) or 0) > 1
+    assert (
+        harness.message(SCALING) == f"{set_to(harness)} replicas: as many as the load and the requests that wait need"
+    )
+    await minutes(harness, tuner, 3)
+    assert harness.message(SCALING) == f"{set_to(harness)} replicas: the load needs fewer, which must last for 300s"
+
+
+@in_virtual_time
 async def test_without_an_estimate_replicas_stay() -> None:
     harness = scaled()
     tuner = harness.tuner()

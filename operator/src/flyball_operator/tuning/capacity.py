@@ -17,7 +17,7 @@ from typing import Final
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput, Margins
 from flyball_operator.tuning.optimise import choose, step_budget
 from flyball_operator.tuning.predict import largest, predict, steady, use
-from flyball_operator.tuning.replicas import Bounds, Replicas, decided
+from flyball_operator.tuning.replicas import TOLD_AFTER_SECONDS, Bounds, Replicas, decided
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -48,7 +48,8 @@ class Balance:
     """The load of a service against what its engines carry, over the last minutes; bounded.
 
     `rate`: requests per second that one replica carries, and `arrivals` of the service, refused ones too; both are
-    smoothed. `latest`: the arrivals of the last window alone, and those that wait (see `draining`).
+    smoothed. `latest`: the arrivals of the last window alone, and `queued`, what those that wait ask for (see
+    `draining`). `queue_asked_at`: when that last asked for more replicas than there would be without it.
     `shown_rate` and `shown_arrivals`: rate and arrivals for people, moved only when they are no longer right.
     `failing_since`: from when on even an idle engine could not keep the objectives. `desired`: replicas, with what was
     needed in the stabilisation windows. `unseen`: Ready pods that are not scraped, whose load is in none of this.
@@ -65,6 +66,8 @@ class Balance:
     shown_arrivals: float
     desired: Replicas
     latest: float = 0.0
+    queued: float = 0.0
+    queue_asked_at: float = -math.inf
     failing_since: float = math.inf
     overloaded: bool = False
     unseen: int = 0
@@ -73,6 +76,11 @@ class Balance:
     def settled(self) -> bool:
         """Whether a minute was seen: before, chance says too much."""
         return self.at - self.since >= TUNABLES.memory_seconds - 0.5
+
+    @property
+    def queue_asks(self) -> bool:
+        """Whether those that wait decide the replicas, or did so in the last minute: noise says nothing."""
+        return self.at - self.queue_asked_at < TOLD_AFTER_SECONDS
 
     @property
     def advised(self) -> int:
@@ -199,7 +207,8 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
             desired=desired or Replicas(replicas=replicas + unseen),
         )
     share = -math.expm1(-(now - before.at) / TUNABLES.memory_seconds)
-    latest = arrivals + draining(waiting, spec)
+    queued = draining(waiting, spec)
+    latest = arrivals + queued
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
     # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
     failing_since = min(now, before.failing_since) if found.reachable else math.inf
@@ -215,6 +224,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
         carried=found,
         arrivals=arrivals,
         latest=latest,
+        queued=queued,
         replicas=replicas,
         rate=rate,
         failing_since=failing_since,
@@ -252,12 +262,15 @@ def _decided(balance: Balance, spec: TuningSpec) -> Balance:
     # Where the operator scales a burst counts as it comes, with the queue that it leaves, and its pods stay for the
     # down window. Room beyond them is for the mean alone: the most of some twenty windows is far above it by chance.
     coming = balance.arrivals if spec.scaling is None else balance.latest
+    queued = 0.0 if spec.scaling is None else balance.queued
     believed = max(growth, desired.replicas) + 1.0
-    load, lasting = (
-        min(replicas_for(arrivals, balance.rate, spec), believed) for arrivals in (coming, balance.arrivals)
+    load, alone, lasting = (
+        min(replicas_for(arrivals, balance.rate, spec), believed)
+        for arrivals in (coming, coming - queued, balance.arrivals)
     )
-    needed, roomy = (max(1, math.ceil(share)) for share in (load, lasting / (1.0 - TUNABLES.alike)))
+    needed, unqueued, roomy = (max(1, math.ceil(share)) for share in (load, alone, lasting / (1.0 - TUNABLES.alike)))
     if balance.unseen:
         roomy = max(roomy, desired.replicas)
     desired = decided(desired, needed=needed, roomy=roomy, growth=growth, bounds=bounds, now=balance.at)
-    return replace(balance, desired=desired)
+    asked_at = balance.at if needed > unqueued and needed >= desired.replicas else balance.queue_asked_at
+    return replace(balance, desired=desired, queue_asked_at=asked_at)

@@ -7,6 +7,7 @@ from typing import Final
 
 from flyball_operator.api.v1alpha1 import InferenceServiceStatus, Mode, ScalingStatus
 from flyball_operator.tuning import scaling_codec
+from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.reasons import ConditionState, Reason
 from flyball_operator.tuning.replicas import Bounds, Replicas, ScalingLimit
 from flyball_operator.tuning.spec import TuningSpec
@@ -54,8 +55,8 @@ class ScalingReport:
             return None
         if before is None:
             # The first number is a change where it is not that of the pods there were.
-            return None if desired.changed_at is None else _message(desired, spec.scaling)
-        return f"{_pods(before)} before; {_message(desired, spec.scaling)}"
+            return None if desired.changed_at is None else _message(desired, spec.scaling, balance)
+        return f"{_pods(before)} before; {_message(desired, spec.scaling, balance)}"
 
     def status(self, state: TuningState, spec: TuningSpec) -> ScalingStatus | None:
         """What the operator scales by; None where it does not, or not yet."""
@@ -93,7 +94,7 @@ def scaling_verdict(
     if not known or state.desired is None:
         said = f"replicas stay as they are: {capacity.message}"
         return ConditionState("False", ScalingReason.NO_CAPACITY_ESTIMATE, said)
-    return ConditionState("True", state.desired.limit, _message(state.desired, spec.scaling))
+    return ConditionState("True", state.desired.limit, _message(state.desired, spec.scaling, state.balance))
 
 
 def _not_live(spec: TuningSpec) -> ConditionState:
@@ -109,18 +110,19 @@ def _pods(number: int) -> str:
     return "1 replica" if number == 1 else f"{number} replicas"
 
 
-def _message(desired: Replicas, bounds: Bounds) -> str:
-    number = _pods(desired.replicas)
+def _message(desired: Replicas, bounds: Bounds, balance: Balance | None) -> str:
+    number, queue_asks = _pods(desired.replicas), balance is not None and balance.queue_asks
+    needs = "the load and the requests that wait need" if queue_asks else "the load needs"
     match desired.limit:
         case ScalingLimit.AT_MINIMUM:
             return f"{number}, minReplicas: the load needs fewer"
         case ScalingLimit.AT_MAXIMUM:
-            return f"{number}, maxReplicas: the load needs more"
+            return f"{number}, maxReplicas: {needs} more"
         case ScalingLimit.GROWTH_LIMITED:
             return f"{number}: more are added once these are Ready"
         case ScalingLimit.STABILIZING if desired.short:
-            return f"{number}: the load needs more, which must last for {bounds.up_seconds:.0f}s"
+            return f"{number}: {needs} more, which must last for {bounds.up_seconds:.0f}s"
         case ScalingLimit.STABILIZING:
             return f"{number}: the load needs fewer, which must last for {bounds.down_seconds:.0f}s"
         case ScalingLimit.AS_NEEDED:
-            return f"{number}: as many as the load needs"
+            return f"{number}: as many as {needs}"
