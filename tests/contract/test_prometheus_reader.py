@@ -101,6 +101,8 @@ async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tm
             tokens, decodes = sums.tokens / sums.steps, sums.decodes / sums.steps
             expected = CPU.t0 + CPU.c1 * min(tokens, 64) + CPU.c2 * max(0.0, tokens - 64) + CPU.beta * decodes
             assert sums.seconds / sums.steps == pytest.approx(expected + CPU.g * attention, rel=0.02), (key, prefill)
+        assert found.load.held_tokens > 0
+        assert found.load.used_tokens == pytest.approx(found.load.held_tokens), "nothing is shared"
         assert found.load.generated_tokens / found.load.finished == pytest.approx(16, rel=0.5)
         assert found.load.arrivals == pytest.approx(8.0, rel=0.9)
         assert set(found.outcomes) == {"TimePerOutputToken/0.06"}

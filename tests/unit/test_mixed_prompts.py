@@ -40,6 +40,12 @@ def short_and_long() -> list[Request]:
     return sorted(requests, key=lambda request: request.arrival)
 
 
+def instructed(prompt: int = 8200, output: int = 300) -> list[Request]:
+    """All begin with the same 8,000 tokens; ten come in a second."""
+    prefix = Prefix("instructions", 8000)
+    return [Request(0.1 * number, prompt, output, prefix=prefix) for number in range(int(10 * SECONDS))]
+
+
 def computed(requests: Sequence[Request]) -> float:
     """Tokens that are computed of the prompt that a computed token is in, in the mean."""
     each = [request.prompt - (request.cached or 0) for request in requests]
@@ -116,3 +122,26 @@ def test_of_what_cannot_be_no_prompt_is_longer_than_where_its_tokens_stand(squar
     claimed = replace(signals.steps, prompts=PromptSums(tokens=1.0, squares=squares))
     found = estimated(replace(signals, steps=claimed))
     assert found.uncached <= found.large <= 2.0 * found.attention
+
+
+def test_a_prefix_that_running_requests_share_takes_memory_once() -> None:
+    core, requests, windows = build(PRESETS["h100-8b"]), instructed(), list[Signals]()
+    run(core, requests[:600], until=60.0)
+    for end in (75.0, 90.0, 105.0):
+        before = sample(core)
+        run(core, [request for request in requests if end - 15.0 <= request.arrival < end], until=end)
+        windows.append(signals_between(before, sample(core), core, tuning(TTFT, TPOT), cores=1))
+    running = len(core.scheduler.running)
+    found = estimated(*windows)
+    assert found.kv_tokens / found.context < 60, "as if each had the prefix for itself"
+    assert found.fits == pytest.approx(running * found.kv_tokens / core.scheduler.used_blocks() / 16, rel=0.3)
+    assert running < found.fits < found.kv_tokens / (8200 - 8000), "no more than have room beside the prefix"
+
+
+def test_where_it_is_not_known_what_takes_memory_all_that_is_held_does() -> None:
+    signals = seen(short_and_long())
+    assert isinstance(signals.load, RequestLoad)
+    for load in (replace(signals.load, held_tokens=500.0, used_tokens=0.0), replace(signals.load, held_tokens=0.0)):
+        assert estimated(replace(signals, load=load)).distinct == 1.0
+    blocks = replace(signals.load, held_tokens=500.0, used_tokens=512.0)
+    assert estimated(replace(signals, load=blocks)).distinct == 1.0, "the last block of each is not full"

@@ -122,6 +122,7 @@ def steps(window: int, targets: str = _TARGETS) -> str:
 def load(window: int, targets: str = _TARGETS) -> str:
     """Queue, lengths, what cores apply, and the state of the scrapes; `field` names the figure."""
     running, waiting = (_selected(name, targets) for name in (MetricName.RUNNING, MetricName.WAITING))
+    usage, cache = (_selected(name, targets) for name in (MetricName.KV_CACHE_USAGE, MetricName.KV_CACHE_TOKENS))
     return _together(
         {
             "cores": _engines("count", "count", running),
@@ -131,8 +132,9 @@ def load(window: int, targets: str = _TARGETS) -> str:
             "uneven": _uneven(running, waiting),
             "grown": f"{_aggregate('sum', f'delta({running}[{window}s])')}"
             f" + {_aggregate('sum', f'delta({waiting}[{window}s])')}",
-            "kv_tokens": _aggregate("min", _selected(MetricName.KV_CACHE_TOKENS, targets)),
+            "kv_tokens": _aggregate("min", cache),
             "held_tokens": _aggregate("sum", _selected(MetricName.RUNNING_KV_TOKENS, targets)),
+            "used_tokens": _aggregate("sum", f"{usage} * {cache}"),
             "ended": _increase(MetricName.REQUESTS, window, targets, extra='outcome!="refused"'),
             "shed": _increase(MetricName.ADMISSIONS, window, targets, extra='decision="refused"'),
             "finished": _increase(MetricName.REQUESTS, window, targets, extra='outcome="finished"'),

@@ -42,6 +42,8 @@ class Workload:
     (mean context of a chunk). `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
     `kv_tokens` the cache holds. `drafted`: tokens that a step processes for a decode, `made`: those that come of it,
     both 1 without speculation. `counted`: what engines counted for `large`, None where theirs do not.
+    `distinct`: of the tokens that running requests have in the cache the share that takes memory: less than 1 where
+    they share prefixes.
     """
 
     arrivals: float
@@ -57,15 +59,17 @@ class Workload:
     made: float = 1.0
     context: float = 0.0
     counted: float | None = None
+    distinct: float = 1.0
 
     @property
     def fits(self) -> float:
         """Running requests whose KV cache fits; infinite where its size is not known.
 
         A long answer runs for longer, so what runs at some time is longer than the mean request. What decodes were seen
-        to read says how long; half of a mean answer is too little. A prefix that they share counts for each.
+        to read says how long; half of a mean answer is too little. A prefix that they share is held once: the more of
+        them run, the less it is of each, so that of few requests rather too little is said to fit.
         """
-        held = self.context or self.prompt + self.output / 2
+        held = self.distinct * (self.context or self.prompt + self.output / 2)
         return self.kv_tokens / held if self.kv_tokens > 0.0 else math.inf
 
     @property

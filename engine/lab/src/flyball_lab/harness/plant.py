@@ -231,6 +231,7 @@ class Observer:
             waiting=len(plant.waiting),
             kv_tokens=plant.kv_tokens,
             held_tokens=held,
+            used_tokens=held,
         )
         cells = {key: sums for key, sums in grown.items() if sums.steps > 0}
         window = StepWindow(start=start, end=end, cells=cells)

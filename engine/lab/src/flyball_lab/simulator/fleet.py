@@ -126,3 +126,6 @@ class _Schedulers:
 
     def held_tokens(self) -> int:
         return sum(one.held_tokens() for one in self._all)
+
+    def used_blocks(self) -> int:
+        return sum(one.used_blocks() for one in self._all)

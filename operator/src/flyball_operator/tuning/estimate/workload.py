@@ -26,7 +26,8 @@ class Recent:
     `requests` that finished, with the tokens of their prompts, of the `cached` parts of these, and of their answers
     (`output`); all `steps`, and those of decodes `alone`. A window does not hold the whole of its requests, so
     quotients mean something only over many. `computed`: what steps computed of prompts, as engines tell; empty where
-    they do not.
+    they do not. `looks`: windows at whose end running requests held KV tokens. `taken`: over these, the
+    sum of the shares of these tokens that took memory.
     """
 
     requests: float = 0.0
@@ -36,12 +37,19 @@ class Recent:
     steps: Sums = field(default_factory=Sums)
     alone: Sums = field(default_factory=Sums)
     computed: PromptSums = NO_PROMPTS
+    looks: float = 0.0
+    taken: float = 0.0
 
     @property
     def large(self) -> float | None:
         """Computed tokens of the prompt that a prefill token is in on average; None where engines do not tell."""
         tokens, squares = self.computed.tokens, self.computed.squares
         return squares / tokens if tokens > 0.0 and squares > 0.0 else None
+
+    @property
+    def distinct(self) -> float:
+        """Share of what running requests hold that takes memory; 1 where that is not known."""
+        return self.taken / self.looks if self.looks > 0.0 else 1.0
 
     def after(self, load: RequestLoad, steps: StepWindow | None) -> Recent:
         """With a window; one in which nothing happened changes nothing."""
@@ -51,6 +59,9 @@ class Recent:
         # No window counts for more than all before it, so that absurd figures are soon forgotten.
         pairs = ((self.requests, load.finished), (self.steps.decodes, total.decodes))
         part = min([1.0, *(old / new for old, new in pairs if old > 0.0 and new > 0.0)])
+        looked = min(load.held_tokens, load.used_tokens) > 0.0
+        # More than all are blocks that are not full, and what is kept for others.
+        taken = min(1.0, load.used_tokens / load.held_tokens) if looked else 0.0
         return Recent(
             requests=TUNABLES.kept_per_window * self.requests + part * load.finished,
             prompt=TUNABLES.kept_per_window * self.prompt + part * load.prompt_tokens,
@@ -59,6 +70,8 @@ class Recent:
             steps=self.steps.times(TUNABLES.kept_per_window).plus(total.times(part)),
             alone=self.alone.times(TUNABLES.kept_per_window).plus(alone.times(part)),
             computed=self._computed_after(steps, part),
+            looks=TUNABLES.kept_per_window * self.looks + looked,
+            taken=TUNABLES.kept_per_window * self.taken + taken,
         )
 
     def _computed_after(self, steps: StepWindow | None, part: float) -> PromptSums:
@@ -141,6 +154,7 @@ class WorkloadEstimator:
             "drafted": drafted,
             "made": made,
             "counted": recent.large,
+            "distinct": recent.distinct,
         }
 
     def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:

@@ -155,7 +155,8 @@ class RequestLoad:
     `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
     finished in the window; `prompt_tokens`, `cached_tokens` and `generated_tokens` are theirs. `running`,
     `waiting`: requests now. `kv_tokens`: what one core's KV cache can hold. `held_tokens`: KV tokens that running
-    requests hold. `uneven`: requests in the fullest core over the mean core's, both in the mean of
+    requests hold; `used_tokens`: those that take memory, where a prefix that they share counts once, 0 where that is
+    not known. `uneven`: requests in the fullest core over the mean core's, both in the mean of
     `compared_seconds`; 1 where all have as many.
     """
 
@@ -168,6 +169,7 @@ class RequestLoad:
     waiting: float
     kv_tokens: float
     held_tokens: float
+    used_tokens: float = 0.0
     refused: float = 0.0
     uneven: float = 1.0
 

@@ -213,6 +213,7 @@ def signals_between(before: Sample, after: Sample, core: Core, tuning: TuningSpe
         waiting=len(scheduler.waiting),
         kv_tokens=scheduler.capacity * BLOCK_TOKENS,
         held_tokens=scheduler.held_tokens(),
+        used_tokens=scheduler.used_blocks() * BLOCK_TOKENS,
         refused=(after.refused - before.refused) / seconds,
     )
     prompts = PromptSums(
