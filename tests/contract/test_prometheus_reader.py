@@ -112,7 +112,7 @@ async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tm
 async def test_what_is_computed_of_prompts_is_that_of_the_engines_that_tell_of_it(tmp_path: Path) -> None:
     world = TunerEnvironment()
     present, older = world.engine("chat-0"), world.engine("chat-1")
-    older.lacks = frozenset({MetricName.PREFILL_SQUARES})
+    older.lacks = frozenset({MetricName.COMPUTED_PROMPT_TOKENS_SQUARED})
     async with serving(present, older), scraping(tmp_path, target(present), target(older)) as (_, reader):
         present.load([PlantPhase(3600, 4, 100, 16, spread=0.0)], seed=1)
         older.load([PlantPhase(3600, 1, 1000, 16, spread=0.0)], seed=2)
@@ -126,7 +126,7 @@ async def test_what_is_computed_of_prompts_is_that_of_the_engines_that_tell_of_i
 async def test_where_no_engine_tells_what_is_computed_of_prompts_it_is_not_known(tmp_path: Path) -> None:
     world = TunerEnvironment()
     older = world.engine("chat-0")
-    older.lacks = frozenset({MetricName.PREFILL_SQUARES})
+    older.lacks = frozenset({MetricName.COMPUTED_PROMPT_TOKENS_SQUARED})
     async with serving(older), scraping(tmp_path, target(older)) as (_, reader):
         older.load([PlantPhase(3600, 4, 100, 16)], seed=1)
         found = await read_until(reader, complete)

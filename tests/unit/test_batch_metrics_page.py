@@ -13,7 +13,7 @@ from flyball_lab.tools import metrics
 PAGE = (Path(__file__).parents[2] / "docs/batch-metrics.md").read_text()
 EXPLAINED = {
     MetricName.TOKENS,
-    MetricName.PREFILL_SQUARES,
+    MetricName.COMPUTED_PROMPT_TOKENS_SQUARED,
     MetricName.SLOT_SECONDS,
     MetricName.TOKEN_ROOM,
     MetricName.BATCH_SIZE,

@@ -75,7 +75,7 @@ class MetricName(StrEnum):
     TOKENS = "flyball_tokens_total"
     """counter; engine, phase (`prefill`, `decode`): tokens that steps processed. This and what follows, in
     docs/batch-metrics.md; computed by `flyball_engine.batching.batch_metrics`."""
-    PREFILL_SQUARES = "flyball_prefill_squares_total"
+    COMPUTED_PROMPT_TOKENS_SQUARED = "flyball_computed_prompt_tokens_squared_total"
     """counter; engine: Σ U² over prompts, U being the tokens that are computed of one; it grows chunk by chunk. Over
     `flyball_tokens_total{phase="prefill"}`: the U of the prompt that a prefill token is in on average."""
     SLOT_SECONDS = "flyball_slot_seconds_total"

@@ -254,7 +254,10 @@ _BATCHES: Final[Mapping[MetricName, tuple[str, str, Mapping[str, str]]]] = {
     ),
 }
 _BATCHES_ALONE: Final[Mapping[MetricName, tuple[str, str]]] = {
-    MetricName.PREFILL_SQUARES: ("Squares of what is computed of each prompt, in tokens", "prefill_squares"),
+    MetricName.COMPUTED_PROMPT_TOKENS_SQUARED: (
+        "Squares of what is computed of each prompt, in tokens",
+        "prefill_squares",
+    ),
     MetricName.PREEMPTIONS: ("Requests that lost their KV cache, to be computed anew", "preemptions"),
     MetricName.COHORTS: ("Batches that are, or would have been, padded", "cohorts"),
     MetricName.COHORT_REQUESTS: ("Requests in them", "cohort_requests"),

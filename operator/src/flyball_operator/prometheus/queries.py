@@ -108,7 +108,7 @@ def steps(window: int, targets: str = _TARGETS) -> str:
     Only what is above zero: of an engine's 42 cells most are idle, and each has seven sums. `cells` counts all of them,
     which tells an idle service from one that is not seen. Prompts are those of the engines that tell of their squares.
     """
-    squares = _selected(MetricName.PREFILL_SQUARES, targets)
+    squares = _selected(MetricName.COMPUTED_PROMPT_TOKENS_SQUARED, targets)
     tokens = f"increase({_selected(MetricName.TOKENS, targets, _PREFILL)}[{window}s])"
     prompts = {
         PROMPT_TOKENS: _aggregate("sum", f"{tokens} and on ({NAMESPACE}, {JOB}, {POD}, engine) {squares}"),
