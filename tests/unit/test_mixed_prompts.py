@@ -142,6 +142,7 @@ def test_where_it_is_not_known_what_takes_memory_all_that_is_held_does() -> None
     signals = seen(short_and_long())
     assert isinstance(signals.load, RequestLoad)
     for load in (replace(signals.load, held_tokens=500.0, used_tokens=0.0), replace(signals.load, held_tokens=0.0)):
-        assert estimated(replace(signals, load=load)).distinct == 1.0
+        found = estimated(replace(signals, load=load))
+        assert (found.kv_share, found.fits) == (None, found.kv_tokens / found.context)
     blocks = replace(signals.load, held_tokens=500.0, used_tokens=512.0)
-    assert estimated(replace(signals, load=blocks)).distinct == 1.0, "the last block of each is not full"
+    assert estimated(replace(signals, load=blocks)).kv_share == 1.0, "the last block of each is not full"

@@ -234,6 +234,12 @@ class WorkloadStatus(ReportedModel):
     """Tokens that a step processes for a decode; 1 without speculation."""
     made: Figure
     """Tokens that come of them."""
+    large_prompt: Figure | None = None
+    """Tokens that are computed of the prompt that a prefill token is in on average; absent where engines do not count
+    them."""
+    kv_share: Figure | None = None
+    """Of the KV tokens that running requests have, the share that takes memory: less than 1 where they share prefixes;
+    absent where that is not known."""
 
 
 class SlowPodStatus(ReportedModel):

@@ -41,9 +41,9 @@ class Workload:
     need computing, `output` tokens. `ratio` prefill tokens per decode. `attention` prefill attention per prefill token
     (mean context of a chunk). `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
     `kv_tokens` the cache holds. `drafted`: tokens that a step processes for a decode, `made`: those that come of it,
-    both 1 without speculation. `counted`: what engines counted for `large`, None where theirs do not.
-    `distinct`: of the tokens that running requests have in the cache the share that takes memory: less than 1 where
-    they share prefixes.
+    both 1 without speculation. `large_prompt`: `large` as engines count it, None where they do not. `kv_share`: of the
+    tokens that running requests have in the cache the share that takes memory, less than 1 where they share prefixes;
+    None where that is not known.
     """
 
     arrivals: float
@@ -58,8 +58,8 @@ class Workload:
     drafted: float = 1.0
     made: float = 1.0
     context: float = 0.0
-    counted: float | None = None
-    distinct: float = 1.0
+    large_prompt: float | None = None
+    kv_share: float | None = None
 
     @property
     def fits(self) -> float:
@@ -69,8 +69,10 @@ class Workload:
         to read says how long; half of a mean answer is too little. A prefix that they share is held once: the more of
         them run, the less it is of each, so that of few requests rather too little is said to fit.
         """
-        held = self.distinct * (self.context or self.prompt + self.output / 2)
-        return self.kv_tokens / held if self.kv_tokens > 0.0 else math.inf
+        held = self.context or self.prompt + self.output / 2
+        if self.kv_share is not None:
+            held *= self.kv_share
+        return self.kv_tokens / held if min(self.kv_tokens, held) > 0.0 else math.inf
 
     @property
     def large(self) -> float:
@@ -81,9 +83,9 @@ class Workload:
         prompts have as much of that as short ones: where first turns are long and later ones short and cached, this is
         too little.
         """
-        if self.counted is not None:
+        if self.large_prompt is not None:
             # With nothing cached it is twice the position, and never more.
-            return max(self.uncached, min(self.counted, 2.0 * self.attention))
+            return max(self.uncached, min(self.large_prompt, 2.0 * self.attention))
         return max(self.uncached, 2.0 * (self.attention - (self.prompt - self.uncached)))
 
 

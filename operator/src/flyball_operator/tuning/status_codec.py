@@ -47,6 +47,8 @@ _LOAD: Final = (
     "kv_tokens",
     "drafted",
     "made",
+    "large_prompt",
+    "kv_share",
 )
 _load: Final = attrgetter(*_LOAD)
 #: What is told of the load stays while it is right within this share.
@@ -183,16 +185,18 @@ def workload_status(
     kept = (read or workload_of)(before)
     if before is not None and kept is not None:
         pairs = zip(_load(kept), _load(workload), strict=True)
-        if all(abs(now - shown) <= LOAD_SHOWN_WITHIN * shown for shown, now in pairs):
+        if all(abs((now or 0.0) - (shown or 0.0)) <= LOAD_SHOWN_WITHIN * (shown or 0.0) for shown, now in pairs):
             return before
-    return WorkloadStatus(**{name: figure(value, 2) for name, value in zip(_LOAD, _load(workload), strict=True)})
+    figures = zip(_LOAD, _load(workload), strict=True)
+    return WorkloadStatus(**{name: figure(value, 2) for name, value in figures if value is not None})
 
 
 def workload_of(status: WorkloadStatus | None) -> Workload | None:
     """The load that is there, without who waits; None if none is."""
     if status is None:
         return None
-    values = {name: _number(getattr(status, name)) for name in _LOAD}
+    texts = {name: getattr(status, name) for name in _LOAD}
+    values = {name: _number(text) for name, text in texts.items() if text is not None}
     least = {"uncached": 1.0, "output": 1.0, "drafted": 1.0, "made": 1.0}
     if not all(least.get(name, 0.0) <= value < math.inf for name, value in values.items()):
         return None

@@ -47,9 +47,9 @@ class Recent:
         return squares / tokens if tokens > 0.0 and squares > 0.0 else None
 
     @property
-    def distinct(self) -> float:
-        """Share of what running requests hold that takes memory; 1 where that is not known."""
-        return self.taken / self.looks if self.looks > 0.0 else 1.0
+    def kv_share(self) -> float | None:
+        """Share of what running requests hold that takes memory; None where that is not known."""
+        return self.taken / self.looks if self.looks > 0.0 else None
 
     def after(self, load: RequestLoad, steps: StepWindow | None) -> Recent:
         """With a window; one in which nothing happened changes nothing."""
@@ -153,8 +153,8 @@ class WorkloadEstimator:
             "decodes": steps.decodes / steps.steps * self.fullest,
             "drafted": drafted,
             "made": made,
-            "counted": recent.large,
-            "distinct": recent.distinct,
+            "large_prompt": recent.large,
+            "kv_share": recent.kv_share,
         }
 
     def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
