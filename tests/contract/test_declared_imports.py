@@ -35,7 +35,10 @@ NOT_HERE = {
     "flyball_lab.harness.scheduler_scenarios": "vllm",
     "flyball_lab.harness.scenario_scheduler": "vllm",
     "flyball_lab.padded.generator": "torch",
+    "flyball_lab.tools.make_encoder": "torch",
+    "flyball_lab.tools.padded_encoder": "torch",
     "flyball_lab.tools.step_hooks": "vllm",
+    "flyball_lab.tools.vllm_encoder": "vllm",
 }
 
 
@@ -97,7 +100,7 @@ PARTS = (
     Part("flyball-lab", extras=("dashboards",), rooms=("dashboards",)),
     Part(
         "flyball-lab",
-        extras=("benches", "dashboards", "pages"),
+        extras=("benches", "dashboards", "padded", "pages"),
         rooms=("baselines", "benches", "demo", "harness", "tools"),
     ),
 )

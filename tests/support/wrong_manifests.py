@@ -454,6 +454,7 @@ UNKNOWN_FIELDS = (
     "spec.podTemplate.hostAliases",
     "spec.podTemplate.affinity.nodeAfinity",
     "spec.batching.speculative",
+    "spec.engine.type",
     "spec.tuning.deadline",
     "spec.tuning.batching.strategy.batch_size",
 )

@@ -314,6 +314,7 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("law --ablate huber --figures", ("--figures keeps whole tables", "--scenario")),
     ("law --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
     ("live --part calm", ("no part calm", "accepted: open, gated")),
+    ("padded --part all", ("no part all", "accepted: encoders, architectures")),
     ("live --rate 2", ("--rate is no option of live, but of: law",)),
     ("engine --quick", ("--quick is no option of engine, but of: law, live",)),
     ("live --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),

@@ -47,6 +47,7 @@ SIMULATED: Final[dict[str, dict[str, str]]] = {
     "reconcile": {"reconcile": "reconcile.cost"},
     "scaling": {"scaling": "scaling.compare", "trace": "scaling.trace"},
     "live": {},
+    "padded": {},
 }
 REAL: Final[dict[str, dict[str, str]]] = {
     "engine": {
@@ -62,6 +63,7 @@ REAL: Final[dict[str, dict[str, str]]] = {
     "reconcile": {},
     "scaling": {},
     "live": {"open": "live.open", "gated": "live.gated"},
+    "padded": {},
 }
 #: Services are told apart by their addresses, of which loopback has enough.
 LARGEST_COUNT: Final = 10_000
@@ -74,6 +76,7 @@ BARE: Final[dict[str, dict[str, str]]] = {
     "reconcile": {},
     "scaling": {},
     "live": {},
+    "padded": {"encoders": "padded.compare", "architectures": "padded.architectures"},
 }
 #: What a benchmark is told besides its parts, refuses before any run, and leaves as a report.
 COMMANDS: Final = {"law": "law.command", "live": "live.command", "scaling": "scaling.trace"}
@@ -100,6 +103,9 @@ SHAPES_RUN: Final = (
 )
 #: How its engines differ: vLLM's default of requests at once, and nobody looks on.
 ENGINES: Final[dict[str, dict[str, Any]]] = {"live": {"slots": 256, "timed": False}}
+#: What runs, where no model is given.
+SMALL: Final = "small model"
+MODELS: Final = {"padded": "BERT, 33 million weights"}
 
 
 def run() -> int:
@@ -126,7 +132,11 @@ def run() -> int:
         _run(said, [part for part in parts if part in simulated], simulated, *given)
         if wanted := [part for part in parts if part in real | bare]:
             where = Where(sys.executable, asked.model) if asked.name == "gpu" else cpu_vllm()
-            said |= {"device": where.device, "vllm": where.vllm, "model": str(where.model or "small model")}
+            said |= {
+                "device": where.device,
+                "vllm": where.vllm,
+                "model": str(where.model or MODELS.get(asked.name, SMALL)),
+            }
             gpu = where.gpu if asked.name == "gpu" else None
             if asked.name == "gpu" and gpu is None:
                 print("no GPU: the same parts on the CPU", flush=True)
@@ -215,7 +225,8 @@ def _parser() -> argparse.ArgumentParser:
         "1000 services; scaling: rules for the number of replicas on a fleet of simulated engines, 3 minutes, "
         "with --trace 7; "
         "live: the operator's tuner on real vLLM on the CPU against vLLM's defaults and other limits that "
-        "never move, under a load that shifts, in some 50 minutes",
+        "never move, under a load that shifts, in some 50 minutes; "
+        "padded: an encoder under vLLM and in padded batches, and which model classes vLLM lacks",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")
     parser.add_argument("--seeds", type=int, choices=(1, 2, 3), help="law: so many; without it three, quick one")
