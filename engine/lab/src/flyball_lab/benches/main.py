@@ -103,9 +103,8 @@ SHAPES_RUN: Final = (
 )
 #: How its engines differ: vLLM's default of requests at once, and nobody looks on.
 ENGINES: Final[dict[str, dict[str, Any]]] = {"live": {"slots": 256, "timed": False}}
-#: What runs, where no model is given.
-SMALL: Final = "small model"
-MODELS: Final = {"padded": "BERT, 33 million weights"}
+#: Whose parts make models of their own, or none.
+OWN_MODELS: Final = frozenset({"padded"})
 
 
 def run() -> int:
@@ -170,7 +169,9 @@ def _note(said: dict[str, Any]) -> str | None:
     seeds = said.get("seeds", [])
     if seeds:
         return "Seed 1" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    return f"vLLM {said['vllm']}, {Path(said['model']).name}" if "vllm" in said else None
+    if "vllm" not in said:
+        return None
+    return f"vLLM {said['vllm']}" + (f", {Path(said['model']).name}" if "model" in said else "")
 
 
 def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
