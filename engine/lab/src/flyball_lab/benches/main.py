@@ -131,11 +131,9 @@ def run() -> int:
         _run(said, [part for part in parts if part in simulated], simulated, *given)
         if wanted := [part for part in parts if part in real | bare]:
             where = Where(sys.executable, asked.model) if asked.name == "gpu" else cpu_vllm()
-            said |= {
-                "device": where.device,
-                "vllm": where.vllm,
-                "model": str(where.model or MODELS.get(asked.name, SMALL)),
-            }
+            said |= {"device": where.device, "vllm": where.vllm}
+            if asked.name not in OWN_MODELS:
+                said["model"] = str(where.model or "small model")
             gpu = where.gpu if asked.name == "gpu" else None
             if asked.name == "gpu" and gpu is None:
                 print("no GPU: the same parts on the CPU", flush=True)
