@@ -13,9 +13,9 @@ engine counts, and these are the rules:
   does not fail an answer of hundreds, a slow stream does.
 - A client that leaves counts for what is certain by then, and not for the rest. An objective is violated if a deadline
   passed, or the stream was too slow so far, the wait for its next token included. Then the request is `abandoned`, else
-  `aborted`. An objective of first tokens is met if that came in time. Were only violations counted, clients that leave in mid-answer
-  would make an engine look bad that serves each of them in time. For all together it is violated if one is, met if
-  each is met for certain, and else not counted.
+  `aborted`. An objective of first tokens is met if that came in time. For all together it is violated if one is, met
+  if each is met for certain, and else not counted. Were only violations counted, clients that leave in mid-answer would
+  make an engine look bad that serves each of them in time.
 - A request counts when it ends. Whether it meets an objective may be certain before (`open_outcomes`).
 - Requests are counted against the objectives in force when they end: those of their class. Without a class, or of an
   unknown one, these are the objectives without a class; a class without objectives is counted against nothing.
