@@ -121,11 +121,13 @@ def started(
 ) -> Iterator[VllmServer]:
     """A server with these of the user's and of Flyball's arguments beside those it needs; ended at the end.
 
-    `plugin`: what stands on PYTHONPATH; without the plugin's metadata there, it is plain vLLM.
+    `plugin`: what stands on PYTHONPATH; without the plugin's metadata there, it is plain vLLM. With the
+    variables of a pod of a LeaderWorkerSet, it is a part of an engine core that spans the group.
     """
     port, control, signer = port or free_port(), free_port(), SetpointSigner()
+    nodes = int(of_group) if (of_group := variables.get("LWS_GROUP_SIZE")) else None
     needed = [f"--model={model}", f"--served-model-name={MODEL_NAME}", "--host=127.0.0.1", f"--port={port}"]
-    command = launch_command(owned=[*needed, *owned], user=[*size, *user])
+    command = launch_command(owned=[*needed, *owned], user=[*size, *user], nodes=nodes)
     settings = environment(
         folder,
         python_path=[plugin],
