@@ -289,6 +289,22 @@ async def test_what_the_on_time_order_did_is_added_up_over_the_pods_and_outlives
         assert later.longest_wait == 40.0, "as long as the window lasts"
 
 
+async def test_how_slow_each_pod_is_is_read_of_those_that_tell(tmp_path: Path) -> None:
+    world = TunerEnvironment()
+    engines = [world.engine("chat-0"), world.engine("chat-1"), world.engine("chat-2")]
+    async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
+        engines[0].engine.bias, engines[1].engine.bias = 1.0, 1.5
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                await reader.read({CHAT: 3})
+                found = await reader.attainment()
+                mine = None if isinstance(found, Unobserved) else found.get(CHAT)
+                if isinstance(mine, Attainment) and len(mine.biases) == 2:
+                    break
+                await asyncio.sleep(0.1)
+        assert mine.biases == {"chat-0": 1.0, "chat-1": 1.5}
+
+
 def grown(order: OrderCounts) -> OrderCounts:
     return OrderCounts(moved_behind=order.moved_behind + 2, in_time_after_all=order.in_time_after_all + 1)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.queries import (
+    BIAS,
     CELLS,
     COUNTED,
     ENDED,
@@ -66,7 +67,8 @@ _Key = TypeVar("_Key", bound="str | tuple[str, ...]")
 ByJob: TypeAlias = Mapping[str, Mapping[_Key, float]]
 #: What a sum over the steps of a cell is known by: its field, and bucket and kind as labels have them.
 StepKey: TypeAlias = tuple[str, str, str]
-#: What a count of requests is known by: its field, where the query has several, its objective and its outcome.
+#: What a count of requests is known by: its field, where the query has several, its objective and its outcome. What is
+#: of a pod has its name in place of the objective.
 CountKey: TypeAlias = tuple[str, str, str]
 #: Likewise of one pod: its field, its pod, its objective, empty where it counts all requests, and its outcome.
 PodCountKey: TypeAlias = tuple[str, str, str, str]
@@ -163,7 +165,7 @@ def step_key(labels: Mapping[str, str]) -> StepKey:
 
 def count_key(labels: Mapping[str, str]) -> CountKey:
     """What a count of `queries.outcomes` or `queries.attainment` is known by."""
-    return labels.get(FIELD, ""), labels.get("objective", ""), labels.get("outcome", "")
+    return labels.get(FIELD, ""), labels.get("objective") or labels.get(POD, ""), labels.get("outcome", "")
 
 
 def pod_count_key(labels: Mapping[str, str]) -> PodCountKey:
@@ -250,7 +252,8 @@ def attained_of(found: ByJob[CountKey]) -> Attainment:
     }
     job = max(requests, key=lambda name: sum(requests[name].values()), default="")
     order = _order_of({name: value for (name, _, _), value in found.get(job, {}).items()})
-    return Attainment(outcomes=outcomes_of(requests.get(job, {})), order=order)
+    biases = {pod: value for (name, pod, _), value in found.get(job, {}).items() if name == BIAS and value > 0.0}
+    return Attainment(outcomes=outcomes_of(requests.get(job, {})), order=order, biases=biases)
 
 
 def _order_of(by_name: Mapping[str, float]) -> OrderOutcome | None:

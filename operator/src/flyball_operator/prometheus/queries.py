@@ -168,10 +168,15 @@ def outcomes(window: int, targets: str = _TARGETS) -> str:
     return _increase(MetricName.OBJECTIVE_REQUESTS, window, targets, "objective", "outcome")
 
 
-def attainment(window: int, targets: str = _TARGETS) -> str:
-    """Requests by objective and outcome in a window, and what the on-time order did in it; `field` names the figure.
+#: A field of `attainment`: what the steps of a pod take over what the model says, in the mean of its cores.
+BIAS: Final = "bias"
 
-    The order's are of an engine, however many targets lead to it: nobody divides them by others.
+
+def attainment(window: int, targets: str = _TARGETS) -> str:
+    """Requests by objective and outcome in a window, what the on-time order did in it, and how slow each pod is.
+
+    `field` names the figure. The order's are of an engine, however many targets lead to it: nobody divides them by
+    others.
     """
     moved, in_time, wait = (
         _selected(name, targets)
@@ -183,6 +188,7 @@ def attainment(window: int, targets: str = _TARGETS) -> str:
             "moved_behind": _engines("sum", "max", f"increase({moved}[{window}s])"),
             "in_time_after_all": _engines("sum", "max", f"increase({in_time}[{window}s])"),
             "longest_wait": _aggregate("max", f"max_over_time({wait}[{window}s])"),
+            BIAS: _aggregate("avg", _selected(MetricName.LOCAL_BIAS, targets), POD),
         }
     )
 

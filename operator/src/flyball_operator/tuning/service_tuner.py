@@ -62,7 +62,7 @@ class ServiceTuner:
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None
         trial_rollout = TrialRollout(self._engine_pods, clock, verified=verified)
-        slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
+        slow_pods = SlowPodReport(self._signals, clock, tuning)
         self._analysis = AnalysisReport(service, clock, dependencies.wall)
         self._reporter = StatusReporter(
             context, self._signals, self._engine_pods, trial_rollout, slow_pods, events, self._analysis

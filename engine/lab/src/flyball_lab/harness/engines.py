@@ -89,6 +89,7 @@ class PlantEngine:
         self.history: list[Setpoint] = []
         self.silent = False
         self.order = OrderCounts()
+        self.bias: float | None = None
         self.open_objectives: Mapping[tuple[str, str], int] = {}
 
     def healthy(self) -> bool:
@@ -128,6 +129,7 @@ class PlantEngine:
             kv_cache_tokens=100_000,
             watchdog_trips=0,
             longest_step_seconds=plant.longest,
+            local_bias=self.bias,
             order=self.order,
             steps=tuple(
                 StepSums(

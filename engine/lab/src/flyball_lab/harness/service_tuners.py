@@ -150,7 +150,6 @@ class Engines:
             kv_cache_tokens=100_000,
             watchdog_trips=self.trips[address.key],
             longest_step_seconds=0.0,
-            local_bias=self.biases.get(address.key),
         )
         read_back = ReadBack(
             service="s1",
@@ -404,7 +403,7 @@ class Harness:
     ) -> None:
         """One tick of the tuner and the watches up to the next one."""
         self.update_pods(tuner)
-        attainment = counts if isinstance(counts, Unobserved) else Attainment(outcomes=counts or {}, order=self.ordered)
+        attainment = counts if isinstance(counts, Unobserved) else self._attained(counts or {})
         window = tuner.judged_window()
         self.windows += [] if window is None else [window]
         await tuner.tick(observation, attainment, None if window is None else self.by_pod)
@@ -412,6 +411,11 @@ class Harness:
             await asyncio.sleep(1.0)
             self.update_pods(tuner)
             await tuner.keep()
+
+    def _attained(self, outcomes: Mapping[str, ObjectiveCounts]) -> Attainment:
+        """What Prometheus says of minutes: of the pods that are there."""
+        biases = {uid: bias for uid, bias in self.engines.biases.items() if uid in self.engines.held}
+        return Attainment(outcomes=outcomes, order=self.ordered, biases=biases)
 
     def condition(self, kind: ConditionType) -> tuple[str, str]:
         """Status and reason of a condition as written last; empty if it never was."""

@@ -80,12 +80,6 @@ class EngineAnswers:
         return sum(handle.steps.made for handle in self._handles.values() if handle.steps is not None)
 
     @cached_property
-    def biases(self) -> Mapping[str, float]:
-        """What steps take over what the model says, by the name of each pod that tells."""
-        found = {self._pods[uid].name: handle.bias for uid, handle in self._handles.items()}
-        return {name: bias for name, bias in found.items() if bias is not None}
-
-    @cached_property
     def adapters(self) -> Mapping[str, Told]:
         """What became of the adapters of each pod that was read, by its name."""
         read = {self._pods[uid].name: handle.read_back for uid, handle in self._handles.items()}

@@ -105,13 +105,6 @@ class EngineHandle:
         return any(core.running > 0 or (core.waiting > 0 and not _holds_back(read_back)) for core in read_back.cores)
 
     @property
-    def bias(self) -> float | None:
-        """What steps take over what the model says, of several cores the mean; None if it does not tell."""
-        cores = self.read_back.cores if self.read_back is not None else ()
-        biases = [core.local_bias for core in cores if core.local_bias is not None]
-        return sum(biases) / len(biases) if biases else None
-
-    @property
     def claimed(self) -> Generation | None:
         """The newest number that an engine says it holds: some part echoes it, or it refused an older one for it."""
         if self._claimed[0] is not self.read_back or self._claimed[1] is not self.problem:

@@ -44,9 +44,9 @@ from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.reasons import Reason
 
-#: Seconds between read-backs where Prometheus shows that all cores still have it. What it does not show is known so
-#: late, such as how slow a pod is. With 60 s, read-backs of 5,000 pods were a fifth of the processor time.
-VERIFY_CONFIRMED_SECONDS: Final = 120.0
+#: Seconds between read-backs where Prometheus shows that all cores still have it: it may reach a pod that the operator
+#: does not. With 60 s, read-backs of 5,000 pods were a fifth of the processor time.
+VERIFY_CONFIRMED_SECONDS: Final = 600.0
 #: The same of one that has a setpoint alone: the others wait for what it shows.
 VERIFY_ALONE_SECONDS: Final = 4.0
 #: The longest wait after a failed write.

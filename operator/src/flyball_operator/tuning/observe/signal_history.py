@@ -77,6 +77,11 @@ class SignalHistory:
         """What came of the on-time order, None where that is not known."""
         return None if isinstance(self.counts, Unobserved) else self.counts.order
 
+    @property
+    def biases(self) -> Mapping[str, float] | None:
+        """What steps take over what the model says, by pod, None where that is not known."""
+        return None if isinstance(self.counts, Unobserved) else self.counts.biases
+
     def steps_read_back(
         self, observation: Observation, steps: Callable[[], Mapping[str, Mapping[CellKey, Sums]]], now: float
     ) -> StepWindow | None:

@@ -225,13 +225,15 @@ class OrderOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Attainment:
-    """What came of the requests in the window that status reports.
+    """What came of the requests in the window that status reports, and how slow pods are.
 
-    `outcomes`: by objective id. `order`: None where no engine counts it.
+    `outcomes`: by objective id. `order`: None where no engine counts it. `biases`: what steps take over what the model
+    says, by the name of each pod that tells.
     """
 
     outcomes: Mapping[str, ObjectiveCounts] = field(default_factory=dict)
     order: OrderOutcome | None = None
+    biases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class _Phase:
         self.registry = CollectorRegistry()
         self.registry.register(EngineCollector(self.service, self.engine.counts, self.engine.gate))
         self.engine.set_objectives(OBJECTIVES)
+        self.engine.bias = 1.0 + self.number / 100
         self.engine.plant.running = [PlantRequest(0.0, PROMPT, OUTPUT, computed=PROMPT, made=OUTPUT // 2)] * RUNNING
 
     def at(self, seconds: float) -> _Phase:
