@@ -250,15 +250,20 @@ def test_groups_of_pods_are_as_unprivileged_as_others(installed: str, owned: dic
         "spec": {"leaderWorkerTemplate": {"size": 2, "workerTemplate": template}},
     }
 
-    def privileged(found: Object) -> None:
-        found["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["hostNetwork"] = True
-
     def led(found: Object) -> None:
-        found["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = template
+        found["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = copy.deepcopy(template)
 
     expect(lambda: create(body, installed, account), "created")
-    for change, says in ((privileged, "hostNetwork, hostPID or hostIPC"), (led, "one template for all their pods")):
-        expect(lambda change=change: create(changed(body, change), installed, account), says)  # type: ignore[misc]
+    expect(lambda: create(changed(body, led), installed, account), "created")
+    for of in ("leaderTemplate", "workerTemplate"):
+        for change, says in WRONG_PODS:
+
+            def wrong(found: Object, of: str = of, change: Callable[[Object], None] = change) -> None:
+                led(found)
+                # As a Deployment has it.
+                change({"spec": {"template": found["spec"]["leaderWorkerTemplate"][of]}})
+
+            expect(lambda wrong=wrong: create(changed(body, wrong), installed, account), says)  # type: ignore[misc]
 
 
 @pytest.fixture

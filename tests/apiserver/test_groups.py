@@ -15,7 +15,8 @@ from flyball_operator.api.objects import moment
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import history
 from flyball_operator.reconcile.plan.pod import drain_seconds, progress_seconds
-from support.cluster import Object, apply, delete, get, items, kubectl, patch
+from support.cluster import KubectlError, Object, apply, delete, get, items, kubectl, patch
+from support.devices import DEVICE
 from support.kwok import NO_IMAGE, kwok_nodes
 from support.leader_worker_sets import leader_worker_sets
 from support.operators import (
@@ -46,6 +47,11 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, An
 
 
 OVER_TWO_NODES: dict[str, Any] = {"spec__parallelism": {"data": 2, "nodes": 2}}
+#: Of one engine core.
+SPREAD: dict[str, Any] = {
+    "spec__parallelism": {"tensor": 4, "nodes": 2},
+    "spec__accelerator": {"resourceName": DEVICE},
+}
 
 
 def pods(place: str) -> dict[str, Object]:
@@ -62,6 +68,11 @@ def images(place: str) -> set[str]:
     return {pod["spec"]["containers"][0]["image"] for pod in pods(place).values()}
 
 
+def engine_of(pod: Object) -> Object:
+    (engine,) = (one for one in pod["spec"]["containers"] if one["name"] == names.CONTAINER_ENGINE)
+    return dict(engine)
+
+
 @contextmanager
 def serving(place: str, service: Object) -> Iterator[str]:
     """The service is there and Ready, and its pods are gone after the block."""
@@ -73,10 +84,19 @@ def serving(place: str, service: Object) -> Iterator[str]:
     eventually(lambda: not pods(place), expecting="no pod is left")
 
 
+@pytest.fixture(params=[OVER_TWO_NODES, SPREAD], ids=["two cores", "one core"])
+def ready(
+    place: str, running: OperatorProcess, served: None, two_nodes: dict[str, Any], request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The namespace of a service of one group that is Ready: each pod has an engine core, or both are parts of one."""
+    with serving(place, idle_service(**request.param, **two_nodes)):
+        yield place
+
+
 @pytest.fixture
-def ready(place: str, running: OperatorProcess, served: None, two_nodes: dict[str, Any]) -> Iterator[str]:
-    """The namespace of a service of one group that is Ready."""
-    with serving(place, idle_service(**OVER_TWO_NODES, **two_nodes)):
+def spread(place: str, running: OperatorProcess, served: None, two_nodes: dict[str, Any]) -> Iterator[str]:
+    """The same, of one engine core."""
+    with serving(place, idle_service(**SPREAD, **two_nodes)):
         yield place
 
 
@@ -93,13 +113,28 @@ def test_a_group_has_a_pod_on_each_node_and_is_ready_as_one_replica(ready: str) 
     assert set(found) == {"chat-0", "chat-0-1"}
     assert len({pod["spec"]["nodeName"] for pod in found.values()}) == 2
     for index, pod in enumerate(found[name] for name in sorted(found)):
-        (engine,) = (one for one in pod["spec"]["containers"] if one["name"] == names.CONTAINER_ENGINE)
-        told = {variable["name"]: variable.get("value") for variable in engine["env"]}
+        told = {variable["name"]: variable.get("value") for variable in engine_of(pod)["env"]}
         assert (told["LWS_WORKER_INDEX"], told["LWS_GROUP_SIZE"]) == (str(index), "2")
         assert told["LWS_LEADER_ADDRESS"] == f"chat-0.chat-0.{ready}"
     status = one(RESOURCE, ready)["status"]
     assert (status["replicas"], status["readyReplicas"]) == (1, 1)
     assert get("deployment", "chat", namespace=ready) is None
+
+
+def test_of_one_engine_core_the_leader_alone_serves(spread: str) -> None:
+    leader, other = (engine_of(pods(spread)[name]) for name in ("chat-0", "chat-0-1"))
+    assert {engine["resources"]["limits"][DEVICE] for engine in (leader, other)} == {"2"}
+    assert {"ports", "startupProbe", "readinessProbe", "livenessProbe"} <= leader.keys() - other.keys()
+    assert leader["command"] == other["command"]
+
+    def served() -> set[str]:
+        slices = items("endpointslices", namespace=spread, selector="kubernetes.io/service-name=chat")
+        return {one["targetRef"]["name"] for found in slices for one in found.get("endpoints") or ()}
+
+    eventually(lambda: served() == {"chat-0"}, expecting="the leader is the Service's only endpoint")
+    expect_condition(spread, "Available", "True", "EndpointsReady")
+    with pytest.raises(KubectlError, match="may not change from or to 1"):
+        patch(RESOURCE, "chat", {"spec": {"parallelism": {"tensor": 1, "data": 2}}}, namespace=spread)
 
 
 def test_a_new_template_replaces_the_group_and_one_that_fails_is_rolled_back(ready: str) -> None:

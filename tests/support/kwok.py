@@ -14,6 +14,7 @@ from typing import Any, Final
 from support import remnants
 from support.binaries import binary
 from support.cluster import kubectl
+from support.devices import DEVICE
 from support.node import daemon_on_node
 
 #: On a pod: none of its images can be had.
@@ -23,7 +24,7 @@ _NODE: Final = "flyball.test/kwok"
 
 @contextmanager
 def kwok_nodes(folder: Path, number: int) -> Iterator[dict[str, Any]]:
-    """So many nodes. Gives what makes the pods of a service run on these alone, one on each."""
+    """So many nodes, of two devices each. Gives what makes the pods of a service run on these alone, one on each."""
     mark = f"kwok-{uuid.uuid4().hex[:6]}"
     # By a path of its own: by that it is ended, and the cluster's may run, too.
     program = folder / mark
@@ -48,7 +49,7 @@ def kwok_nodes(folder: Path, number: int) -> Iterator[dict[str, Any]]:
 
 
 def _node(name: str, mark: str) -> dict[str, Any]:
-    resources = {"cpu": "8", "memory": "64Gi", "pods": "20"}
+    resources = {"cpu": "8", "memory": "64Gi", "pods": "20", DEVICE: "2"}
     labels = {_NODE: mark, "kubernetes.io/hostname": name}
     return {
         "apiVersion": "v1",
