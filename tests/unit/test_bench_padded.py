@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flyball_lab.benches.engine.bare import TOOLS
 from flyball_lab.benches.padded import architectures, compare
-from flyball_lab.benches.padded.batches import computed_tokens, next_batch
+from flyball_lab.benches.padded.batches import MOST_PADDING, computed_tokens, next_batch
 from flyball_lab.benches.padded.compare import PADDED, Played, expect_alike, figures_of
 from flyball_lab.benches.padded.encoder import (
     EncoderLoad,
@@ -33,10 +33,13 @@ from flyball_lab.tools.architectures import BACKEND, NONE, OWN, THERE, UNSAID, c
 
 class TestABatch:
     def test_has_the_first_and_those_nearest_to_it(self) -> None:
-        assert next_batch([100, 20, 101, 500, 90], budget=303) == [0, 2, 4]
+        assert next_batch([100, 20, 101, 500, 96, 97], budget=303) == [0, 2, 5]
 
     def test_of_equals_takes_the_earlier(self) -> None:
-        assert next_batch([50, 60, 50, 40, 60], budget=180) == [0, 2, 1]
+        assert next_batch([50, 52, 50, 48, 52], budget=160) == [0, 2, 1]
+
+    def test_has_little_padding_however_large_the_budget(self) -> None:
+        assert next_batch([100, 90, 91, 300], budget=10_000) == [0, 2]
 
     def test_begins_with_a_first_that_is_beyond_the_budget(self) -> None:
         assert next_batch([500, 20], budget=100) == [0]
@@ -46,12 +49,15 @@ class TestABatch:
         chosen = next_batch(lengths, budget=budget)
         members = [lengths[place] for place in chosen]
         assert len(set(chosen)) == len(chosen)
-        assert len(chosen) == 1 or computed_tokens(members) <= budget
+        computed = computed_tokens(members)
+        assert len(chosen) == 1 or computed <= budget
+        assert sum(members) >= (1 - MOST_PADDING) * computed
         left = [length for place, length in enumerate(lengths) if place not in chosen]
         if left:
             # `min` takes the earliest of equals.
             nearest = min(left, key=lambda length: abs(length - lengths[0]))
-            assert computed_tokens([*members, nearest]) > budget
+            computed = computed_tokens([*members, nearest])
+            assert computed > budget or sum(members) + nearest < (1 - MOST_PADDING) * computed
 
 
 class Model:
@@ -86,10 +92,10 @@ class TestSortedBatches:
     async def test_everyone_gets_the_own_vector_and_padding_is_counted(self) -> None:
         model = Model()
         async with batches_of(model, budget=40) as batches:
-            run = await play(batches, a_load(20, 3, 19, 4))
-        assert run.vectors == [[20.0], [3.0], [19.0], [4.0]]
-        assert model.batches == [[20, 19], [3, 4]]
-        assert run.computed == 2 * 20 + 2 * 4
+            run = await play(batches, a_load(20, 3, 19, 3))
+        assert run.vectors == [[20.0], [3.0], [19.0], [3.0]]
+        assert model.batches == [[20, 19], [3, 3]]
+        assert run.computed == 2 * 20 + 2 * 3
 
     async def test_a_load_counts_what_it_computed_itself(self) -> None:
         async with batches_of(Model(), budget=40) as batches:
