@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from flyball_engine.contract import Limits
-from flyball_operator.tuning.filters.filters import HoldReason
+from flyball_lab.harness.service_tuners import Harness
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.state import Decision
+from flyball_operator.tuning.service_tuner import ServiceTuner
+from flyball_operator.tuning.state import ChangeCause, Decision
 
 #: Limits move.
 A_CHANGE = Decision(
@@ -43,11 +47,39 @@ def test_the_last_change_of_limits_has_one_series_with_its_cause_until_the_servi
     registry = CollectorRegistry()
     metrics = TunerMetrics(registry)
     metrics.began("team", "chat")
-    metrics.decided("team", "chat", A_CHANGE, None)
-    metrics.decided("team", "chat", replace(A_CHANGE, at=160.0, cause="SpecEdited"), None)
-    metrics.decided("team", "chat", replace(A_CHANGE, at=165.0, hold=HoldReason.GOOD_ENOUGH, cause="per-token"), None)
+    metrics.limits_changed("team", "chat", "per-token", 100.0)
+    metrics.limits_changed("team", "chat", ChangeCause.SPEC_EDITED, 160.0)
     assert changes(registry) == {"SpecEdited": 160.0}
     metrics.ended("team", "chat")
+    assert changes(registry) == {}
+
+
+async def tuned(harness: Harness, registry: CollectorRegistry) -> ServiceTuner:
+    """After minutes under its mode."""
+    tuner = ServiceTuner(harness.service, replace(harness.dependencies(), metrics=TunerMetrics(registry)))
+    for _ in range(40):
+        await harness.tick(tuner, signals(now()))
+    return tuner
+
+
+@in_virtual_time
+async def test_the_cause_of_limits_is_told_that_an_edit_between_two_ticks_has_moved() -> None:
+    harness, registry = Harness(), CollectorRegistry()
+    tuner = await tuned(harness, registry)
+    assert changes(registry).keys() <= {"tpot", "ttft", "UpperBound", "Learning"}
+    harness.edit(tuning={"mode": "Auto", "bounds": {"maxNumActiveSeqs": {"max": 5}}})
+    harness.update_pods(tuner)
+    await tuner.keep()
+    assert harness.engines.limits()[0] == 5
+    assert changes(registry) == {"SpecEdited": pytest.approx(now())}
+
+
+@in_virtual_time
+async def test_what_is_only_recommended_is_no_change_of_limits() -> None:
+    harness, registry = Harness(), CollectorRegistry()
+    harness.edit(tuning={"mode": "Recommend"})
+    await tuned(harness, registry)
+    assert "Retuned" not in harness.events
     assert changes(registry) == {}
 
 

@@ -35,7 +35,7 @@ from flyball_operator.tuning.observe.signals import (
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.policy import Policy, edited_first, replace_limits, rounded, wanted_policy, within_spec
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import Decision, TuningState
+from flyball_operator.tuning.state import ChangeCause, Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -65,10 +65,10 @@ def decide(
 
 
 def _cause(proposal: Proposal) -> str:
-    """What moves the policy: the objective that binds, which has a name in small letters, or one of these words."""
     if proposal.output is not None:
-        return proposal.output.binding or "UpperBound"
-    return "SpecEdited" if proposal.hold is HoldReason.NOT_OBSERVED else proposal.hold.value
+        return proposal.output.binding or ChangeCause.UPPER_BOUND
+    without_law = {HoldReason.LEARNING: ChangeCause.LEARNING, HoldReason.ROLLED_BACK: ChangeCause.ROLLED_BACK}
+    return without_law.get(proposal.hold, ChangeCause.SPEC_EDITED)
 
 
 def _proposed(state: TuningState, tick: Tick) -> tuple[TuningState, Proposal]:

@@ -16,7 +16,7 @@ from flyball_engine.contract import Knob
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.state import Decision
+from flyball_operator.tuning.state import ChangeCause, Decision
 
 _SERVICE: Final = ("namespace", "service")
 #: What held the limits where nothing did.
@@ -74,8 +74,8 @@ class TunerMetrics:
         )
         self._changed = gauge(
             "flyball_operator_limits_changed_timestamp_seconds",
-            "Unix time at which the limits changed last, by `cause`: the objective that binds, UpperBound, Learning, "
-            "SpecEdited, RolledBack or TrialFailed",
+            f"Unix time at which engines were given other limits last, by `cause`: the objective that binds, or one of "
+            f"{', '.join(ChangeCause)}",
             "cause",
         )
         self._pushes = counter("flyball_operator_pushes_total", "Setpoints written to pods, by outcome", "outcome")
@@ -127,15 +127,17 @@ class TunerMetrics:
         if hold not in counted:
             counted[hold] = self._decisions.labels(namespace, service, hold)
         counted[hold].inc()
-        if decision.hold is None:
-            before = self._causes.get((namespace, service), decision.cause)
-            if before != decision.cause:
-                self._changed.remove(namespace, service, before)
-            self._causes[namespace, service] = decision.cause
-            self._changed.labels(namespace, service, decision.cause).set(decision.at)
         if fit is not None:
             self._show(self._error, namespace, service, fit.error)
             self._show(self._trusted, namespace, service, fit.trusted)
+
+    def limits_changed(self, namespace: str, service: str, cause: str, at: float) -> None:
+        """Engines are given other limits, `at` in Unix seconds."""
+        before = self._causes.get((namespace, service), cause)
+        if before != cause:
+            self._changed.remove(namespace, service, before)
+        self._causes[namespace, service] = cause
+        self._changed.labels(namespace, service, cause).set(at)
 
     def policy(self, namespace: str, service: str, policy: Policy) -> None:
         """What the service shall run under."""

@@ -33,7 +33,7 @@ from flyball_operator.tuning.report.status_reporter import StatusReporter
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.setpoint_rollout import SetpointRollout
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import TuningState
+from flyball_operator.tuning.state import ChangeCause, TuningState
 
 
 class ServiceTuner:
@@ -138,7 +138,7 @@ class ServiceTuner:
         before, began = context.state, time.time_ns()
         context.state, decision = decide(before, observation, self._decided_by, now, self._pods_observed)
         if failed:
-            decision = replace(decision, hold=None, trigger=failed, cause="TrialFailed")
+            decision = replace(decision, hold=None, trigger=failed, cause=ChangeCause.TRIAL_FAILED)
         with context.dependencies.tracing.decision(self.labels, decision, began):
             self._reporter.decided(decision, observation)
             await self._rollout.follow(decision, before, at_once=decision.rolled_back or bool(failed))

@@ -16,7 +16,7 @@ from flyball_operator.tuning.actuate.trial_rollout import TrialRollout
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.queueing import Queueing
 from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.decision_history import is_change
+from flyball_operator.tuning.report.decision_history import cause_of, is_change
 from flyball_operator.tuning.report.status_reporter import StatusReporter
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.spec import TuningSpec
@@ -207,6 +207,7 @@ class SetpointRollout:
         await self._engine_pods.push(context.setpoint)
         context.metrics.policy(*context.labels, policy)
         if is_change(left, policy):
+            context.metrics.limits_changed(*context.labels, cause_of(decision, context.spec.mode), decision.at)
             why = reporter.history.decisions[0].trigger
             await context.post("Normal", "Retuned", f"{conditions.shown(left)} to {conditions.shown(policy)}: {why}")
         # What engines lack is not in it.

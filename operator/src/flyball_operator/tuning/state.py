@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.capacity import Balance
@@ -60,11 +61,26 @@ class TuningState:
         return replace(self, policy=policy, filters=tuple(filters))
 
 
+class ChangeCause(StrEnum):
+    """What moves limits where no objective binds, whose names are in small letters."""
+
+    UPPER_BOUND = "UpperBound"
+    """No objective binds: the load needs no lower limits."""
+    LEARNING = "Learning"
+    """There is no model yet."""
+    SPEC_EDITED = "SpecEdited"
+    """A user asks for it."""
+    ROLLED_BACK = "RolledBack"
+    """Requests stood still under the limits before."""
+    TRIAL_FAILED = "TrialFailed"
+    """One pod had them alone, and they did not work there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """One tick's outcome. `policy` is the law's after it; `hold` says why it did not move, None if it did.
 
-    `trigger` is one sentence for people. `cause`: what moves the policy, one of few words. `output` is what the law
+    `trigger` is one sentence for people. `cause`: the objective that binds, or a `ChangeCause`. `output`: what the law
     wanted, None where it was not asked. `rolled_back`: it goes back to what worked, in all pods at once.
     """
 
@@ -73,7 +89,7 @@ class Decision:
     policy: Policy
     hold: HoldReason | None
     trigger: str
-    cause: str = ""
+    cause: str
     output: ControlOutput | None = None
     rolled_back: bool = False
 

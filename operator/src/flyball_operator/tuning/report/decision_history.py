@@ -11,7 +11,7 @@ from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import Decision
+from flyball_operator.tuning.state import ChangeCause, Decision
 
 _KEPT: Final = 5
 #: A window is seen in full this much later.
@@ -59,6 +59,11 @@ class DecisionHistory:
             return self
         newest = self.decisions[0].model_copy(update={"observed": self.came_of_it})
         return replace(self, decisions=(newest, *self.decisions[1:]))
+
+
+def cause_of(decision: Decision, mode: Mode) -> str:
+    """What moved the limits of engines: where the decision itself moves nothing, an edited mode did."""
+    return decision.cause if mode is Mode.AUTO and decision.hold is None else ChangeCause.SPEC_EDITED
 
 
 def is_change(before: Policy, after: Policy) -> bool:
