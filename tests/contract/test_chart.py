@@ -568,10 +568,10 @@ def test_series_of_engines_carry_the_labels_that_tuning_reads() -> None:
     assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"http", "control"}
     # A pod must not say of itself whose it is.
     assert not any("honorLabels" in endpoint for endpoint in monitor["spec"]["podMetricsEndpoints"])
-    # Pods that others make have it, too. What is a part of another pod's engine core has no series.
+    # Pods that others make have it, too. A worker of a group has no series.
     assert monitor["spec"]["selector"]["matchExpressions"] == [
         {"key": names.LABEL_SERVICE_UID, "operator": "Exists"},
-        {"key": names.LABEL_HEADLESS, "operator": "DoesNotExist"},
+        {"key": names.LABEL_WORKER, "operator": "DoesNotExist"},
     ]
 
 

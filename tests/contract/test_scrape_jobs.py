@@ -123,11 +123,11 @@ async def test_the_chart_s_pod_monitor_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", [pod_monitor_jobs, lambda targets: [annotation_job(targets)]])
-async def test_a_part_of_another_pod_s_engine_core_is_no_target(
+async def test_a_worker_of_a_group_is_no_target(
     tmp_path: Path, jobs: Callable[[list[dict[str, str]]], list[ScrapeJob]]
 ) -> None:
     async with chat() as engine:
-        group = [*discovered(engine), *discovered(engine, headless=True)]
+        group = [*discovered(engine), *discovered(engine, worker=True)]
         async with scraped_by(tmp_path, *jobs(group)) as (running, reader):
             engine.load(STEADY)
             found = await read_until(reader, busy)

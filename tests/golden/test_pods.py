@@ -21,10 +21,10 @@ from flyball_operator.reconcile.plan import (
     disruption_budget,
     http_route,
     inference_pool,
-    leader_worker_set,
     model_job,
     pod,
     service,
+    worker,
 )
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
@@ -47,7 +47,7 @@ def rendered(manifest: Object) -> list[Rendered]:
     strategy = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
     return [
         template,
-        *([leader_worker_set.headless(template)] if found.spec.parallelism.core_spans_nodes else []),
+        *([worker.render(template)] if found.spec.parallelism.core_spans_nodes else []),
         strategy,
         service.render(found, template),
         *([budget] if (budget := disruption_budget.render(found)) else []),

@@ -19,8 +19,8 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import ADDRESS, ScrapeJob
 from flyball_lab.harness.tuners import inference_service
 from flyball_lab.repository import ROOT
-from flyball_operator.reconcile.plan import leader_worker_set
 from flyball_operator.reconcile.plan import pod as pods
+from flyball_operator.reconcile.plan import worker as workers
 from flyball_operator.reconcile.plan.snapshot import Config
 
 _META = "__meta_kubernetes_"
@@ -29,15 +29,15 @@ INIT = f"{_META}pod_container_init"
 
 
 def discovered(
-    engine: ServedEngine, /, *, namespace: str = "team", uid: str | None = None, headless: bool = False, **spec: Any
+    engine: ServedEngine, /, *, namespace: str = "team", uid: str | None = None, worker: bool = False, **spec: Any
 ) -> list[dict[str, str]]:
     """The targets of an engine's pod, which has the template that the operator renders for its service.
 
-    `headless`: of a pod that is a part of another one's engine core.
+    `worker`: of a worker of a group.
     """
     service = inference_service(uid or engine.service, **spec)
     template = pods.render(service, Config(plugin_image="plugin:1", public_key="PEM"), "hash")
-    template = leader_worker_set.headless(template) if headless else template
+    template = workers.render(template) if worker else template
     # On loopback the control port is another one, and nobody serves the API.
     ports = {CONTROL_PORT: engine.port}
     metadata, spec = template["metadata"], template["spec"]

@@ -328,12 +328,12 @@ class MemoryCluster:
         """As LeaderWorkerSets' controller: a StatefulSet of leaders, and one of each leader for the rest."""
         spec, name = groups["spec"], groups["metadata"]["name"]
         made, size = spec["leaderWorkerTemplate"], spec["leaderWorkerTemplate"]["size"]
-        of_others = made["workerTemplate"]
-        template = made.get("leaderTemplate") or of_others
+        of_workers = made["workerTemplate"]
+        template = made.get("leaderTemplate") or of_workers
         bad = any("bad" in item["image"] for item in template["spec"]["containers"])
         status = PULL_FAILED if bad else self.held or READY
-        # Of one that is headless nothing is probed.
-        probed = names.LABEL_HEADLESS not in of_others["metadata"].get("labels", {})
+        # Nothing of a worker is probed.
+        probed = names.LABEL_WORKER not in of_workers["metadata"].get("labels", {})
         leaders = self._stateful_set(name, name, _controller("LeaderWorkerSet", groups))
         wanted: set[str] = set()
         for index in range(spec["replicas"]):
@@ -344,7 +344,7 @@ class MemoryCluster:
             others = self._stateful_set(name, f"{name}-{index}", _controller("Pod", leader))
             for worker in range(1, size):
                 self._pod_of_group(
-                    f"{name}-{index}-{worker}", (index, worker), of_others, status if probed or bad else READY, others
+                    f"{name}-{index}-{worker}", (index, worker), of_workers, status if probed or bad else READY, others
                 )
                 wanted.add(f"{name}-{index}-{worker}")
         for pod in self.api.find(PODS):

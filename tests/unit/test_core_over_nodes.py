@@ -1,4 +1,4 @@
-"""An engine core over several nodes: the first pod of a group serves, and the others are parts of its engine core."""
+"""An engine core over several nodes: the first pod of a group serves, and its workers have parts of its engine core."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.app.cached_services import CachedServices
-from flyball_operator.cli.plan.fleet import _gpus
+from flyball_operator.cli.plan.fleet import gpus_of_replica
 from flyball_operator.kube.resources import (
     INFERENCE_POOLS,
     INFERENCE_SERVICES,
     LEADER_WORKER_SETS,
     PODS,
+    REVISIONS,
     SERVICES,
 )
+from flyball_operator.reconcile.plan import worker as workers
 from flyball_operator.reconcile.plan.admission import is_needed
 from flyball_operator.reconcile.plan.causes import ready_templates
 from flyball_operator.tuning.reasons import ConditionState, Reason
@@ -49,7 +51,7 @@ def world() -> MemoryCluster:
 
 
 def templates(world: MemoryCluster) -> tuple[Object, Object]:
-    """The leader's, and that of the others."""
+    """The leader's, and that of workers."""
     made = world.api.one(LEADER_WORKER_SETS, "chat")["spec"]["leaderWorkerTemplate"]
     return made["leaderTemplate"], made["workerTemplate"]
 
@@ -85,16 +87,16 @@ def test_pods_find_each_other_by_their_addresses(world: MemoryCluster) -> None:
 
 def test_the_leader_alone_is_probed_scraped_and_written_to(world: MemoryCluster) -> None:
     world.apply(spread(spec__podTemplate={"annotations": {"prometheus.io/port": "8001", "team": "a"}}))
-    leader, other = templates(world)
+    leader, worker = templates(world)
     asked = {"ports", "startupProbe", "readinessProbe", "livenessProbe"}
     assert asked <= engine(leader).keys()
-    held = {"preStop": {"exec": {"command": ["python3", "-m", "flyball_engine.launch.hold"]}}}
+    last = {"preStop": {"exec": {"command": ["python3", "-m", "flyball_engine.launch.await_leader"]}}}
     kept = {field: value for field, value in engine(leader).items() if field not in asked}
-    assert engine(other) == kept | {"lifecycle": held}
+    assert engine(worker) == kept | {"lifecycle": last}
     annotations, scraped = leader["metadata"]["annotations"], {"prometheus.io/scrape", "prometheus.io/port"}
     assert scraped <= annotations.keys()
-    assert other["metadata"]["annotations"] == {key: value for key, value in annotations.items() if key not in scraped}
-    assert other["metadata"]["labels"] == leader["metadata"]["labels"] | {names.LABEL_HEADLESS: "true"}
+    assert worker["metadata"]["annotations"] == {key: value for key, value in annotations.items() if key not in scraped}
+    assert worker["metadata"]["labels"] == leader["metadata"]["labels"] | {names.LABEL_WORKER: "true"}
 
 
 def test_requests_go_to_the_leaders(world: MemoryCluster) -> None:
@@ -143,10 +145,10 @@ def test_a_group_carries_what_its_leader_does(world: MemoryCluster) -> None:
     spec, report = tuning_spec(own.spec), CapacityReport(own, lambda: 0.0)
     state = replace(start(spec), desired=Replicas(replicas=5))
     assert report.replicas(state, ConditionState("False", Reason.OVERLOADED, ""), nodes=spec.nodes) == 5
-    assert _gpus(own) == 16
+    assert gpus_of_replica(own) == 16
 
 
-def test_pods_that_serve_nobody_clear_no_template(world: MemoryCluster) -> None:
+def test_workers_clear_no_template(world: MemoryCluster) -> None:
     world.apply(spread(spec__engine__image="engine:1"))
     starting = {"name": "engine", "ready": False, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
     world.held = {
@@ -170,6 +172,32 @@ def test_a_template_that_fails_is_rolled_back_for_all_pods(world: MemoryCluster)
     world.change(edit("spec.engine.image", "engine:2"))
     assert {engine(template)["image"] for template in templates(world)} == {"engine:2"}
     assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_an_operator_that_makes_workers_otherwise_rolls_no_pod(
+    world: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.apply(spread())
+    before = templates(world)
+    monkeypatch.setattr(workers, "AWAIT_LEADER_MODULE", "flyball_engine.launch.another")
+    world.restart()
+    world.wait(3600)
+    assert templates(world) == before
+    assert world.condition("Progressing") == ("True", "RolloutComplete")
+    assert found(world)["status"]["revisionOutdated"], "it says that it would make pods otherwise"
+    world.change(edit("metadata.annotations", {names.ANNOTATION_ADOPT: "1"}))
+    assert "flyball_engine.launch.another" in str(templates(world)[1])
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_a_revision_has_a_template_of_workers_only_where_there_are_some(world: MemoryCluster) -> None:
+    world.apply(spread())
+    (revision,) = world.api.find(REVISIONS)
+    assert revision["data"] == dict(zip(("template", "workerTemplate"), templates(world), strict=True))
+    others = MemoryCluster()
+    others.apply(spread(spec__parallelism={"tensor": 8, "data": 2, "nodes": 2}))
+    (revision,) = others.api.find(REVISIONS)
+    assert set(revision["data"]) == {"template"}
 
 
 @pytest.mark.parametrize("of", ["leaderTemplate", "workerTemplate"])

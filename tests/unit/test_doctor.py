@@ -775,10 +775,10 @@ def test_a_pod_whose_template_forbids_scraping_is_mended_in_the_spec() -> None:
     assert "in spec.podTemplate.annotations to true" in found.mend
 
 
-def test_a_pod_that_serves_nobody_need_not_be_scraped() -> None:
-    def headless(world: World) -> None:
+def test_a_worker_need_not_be_scraped() -> None:
+    def worker(world: World) -> None:
         not_annotated(world)
-        world.pod["metadata"]["labels"] = {**world.pod["metadata"]["labels"], names.LABEL_HEADLESS: "true"}
+        world.pod["metadata"]["labels"] = {**world.pod["metadata"]["labels"], names.LABEL_WORKER: "true"}
 
-    (found,) = bad(examined(headless))
+    (found,) = bad(examined(worker))
     assert found.mend == "docs/scraping.md, When nothing is seen, has the step"

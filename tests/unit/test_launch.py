@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from flyball_engine.launching import EXIT_REFUSED, launch_command
+from flyball_engine.launch import group
+from flyball_engine.launching import EXIT_REFUSED, GROUP_PORT, launch_command
 from flyball_lab.harness.launcher import SOURCE, environment, launch
 from support.wrong_inputs.command_lines import LAUNCHER
 
@@ -51,6 +54,14 @@ def test_where_vllm_cannot_be_asked_the_arguments_go_to_plain_vllm_as_they_are(t
     assert ended.termination is None
 
 
+def install(folder: Path, modules: Mapping[str, str]) -> None:
+    """A package `vllm` of these modules."""
+    for name, source in modules.items():
+        path = folder / "vllm" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source + "\n")
+
+
 def vllm_that_tells(folder: Path) -> Path:
     """In vLLM's place: a parser, and a server that says in which process it runs, and with which arguments.
 
@@ -75,10 +86,7 @@ def vllm_that_tells(folder: Path) -> Path:
             " os.path.isdir(os.environ['FLYBALL_STATE_DIR']))"
         ),
     }
-    for name, source in modules.items():
-        path = folder / "vllm" / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source + "\n")
+    install(folder, modules)
     metadata = folder / "flyball_engine-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: flyball-engine\nVersion: 0\n")
@@ -128,14 +136,34 @@ def test_of_an_engine_core_over_nodes_the_leader_serves(tmp_path: Path) -> None:
     )
 
 
-def test_of_an_engine_core_over_nodes_the_others_are_headless(tmp_path: Path) -> None:
+def test_of_an_engine_core_over_nodes_a_worker_is_headless(tmp_path: Path) -> None:
     place = environment(tmp_path) | LWS | {"LWS_WORKER_INDEX": "1"}
     ended = launch("--check", "--nodes=2", "--owned=[]", "--", "--api-server-count=2", variables=place)
     assert ended.code == 0, ended.log
     assert ended.out.rstrip().endswith(
-        "-m flyball_engine.vllm.serve --api-server-count=2 --nnodes=2 --node-rank=1"
+        "-m vllm.entrypoints.cli.main serve --api-server-count=2 --nnodes=2 --node-rank=1"
         " --master-addr=chat-0.chat-0.team --master-port=29550 --headless --api-server-count=0"
     )
+
+
+#: An address of this machine where no other test listens.
+LEADER = "127.0.0.77"
+
+
+def test_where_vllm_cannot_be_asked_its_own_command_starts_a_worker(tmp_path: Path) -> None:
+    main = "import sys; print(sys.argv[1:]) if __name__ == '__main__' else None"
+    install(tmp_path, dict.fromkeys(("__init__", "entrypoints/__init__", "entrypoints/cli/__init__"), ""))
+    install(tmp_path, {"entrypoints/cli/main": main})
+    place = environment(tmp_path, python_path=[tmp_path, SOURCE])
+    place |= {"LWS_LEADER_ADDRESS": LEADER, "LWS_WORKER_INDEX": "1"}
+    with socket.create_server((LEADER, GROUP_PORT)):
+        ended = launch("--nodes=2", '--owned=["--tensor-parallel-size=4"]', "--", "--dtype=half", variables=place)
+    assert ended.code == 0, ended.log
+    assert "starting plain vLLM, without Flyball's plugin: vLLM cannot be asked: ImportError" in ended.log
+    group_of = ["--nnodes=2", "--node-rank=1", f"--master-addr={LEADER}", f"--master-port={GROUP_PORT}"]
+    worker = ["--headless", "--api-server-count=0"]
+    assert ended.out.rstrip() == str(["serve", "--dtype=half", "--tensor-parallel-size=4", *group_of, *worker])
+    assert group.noted(tmp_path) == LEADER, "the worker that is to end asks there"
 
 
 def test_a_pod_is_a_part_of_one_core_or_has_ranks(tmp_path: Path) -> None:

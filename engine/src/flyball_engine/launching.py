@@ -52,8 +52,8 @@ IMPOSSIBLE_ARGUMENTS: Final[Mapping[str, str]] = {
 
 #: The launcher's module, and its exit code when it refuses to start; the reason is in the termination log.
 LAUNCH_MODULE: Final = "flyball_engine.launch"
-#: What a pod runs before the part of an engine core in it is told to end.
-HOLD_MODULE: Final = "flyball_engine.launch.hold"
+#: What a worker runs before it is told to end.
+AWAIT_LEADER_MODULE: Final = "flyball_engine.launch.await_leader"
 #: Where engines of one group of nodes find each other: the leader's port.
 GROUP_PORT: Final = 29550
 EXIT_REFUSED: Final = 64

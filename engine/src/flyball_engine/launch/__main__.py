@@ -15,12 +15,12 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from flyball_engine.contract import Env
 from flyball_engine.launch import group
@@ -32,9 +32,11 @@ from flyball_engine.vllm.arguments import Question, answer
 from flyball_engine.vllm.entry import installed_plugins
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
-#: The server of one process, and what starts several, or the workers of a pod that has none.
+#: The server of one process, and what starts several, or none in a worker.
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 SERVERS: Final = "flyball_engine.vllm.serve"
+#: vLLM's own command, which starts a worker where vLLM cannot be asked.
+COMMAND: Final = "vllm.entrypoints.cli.main"
 
 _HELP: Final = f"""Starts vLLM's API server under Flyball.
 
@@ -52,19 +54,11 @@ class StartRefused(Exception):  # noqa: N818  an outcome, not a fault
 
 @dataclass(frozen=True)
 class Start:
-    """What to run: the arguments of vLLM's server, with the plugin or without.
+    """What to run: the module of vLLM's server and its arguments, with the plugin or without."""
 
-    `api_servers`: how many processes take requests; none of a part of an engine core that another pod serves.
-    """
-
+    server: str
     arguments: Sequence[str]
     governed: bool
-    api_servers: int = 1
-
-    @property
-    def server(self) -> str:
-        """The module to run."""
-        return SERVER if self.api_servers == 1 else SERVERS
 
     def command(self) -> list[str]:
         """The command line that does the same."""
@@ -85,14 +79,18 @@ def decide(question: Question) -> Start:
         traceback.print_exc()
         say(f"starting plain vLLM, without Flyball's plugin: vLLM cannot be asked: {type(error).__name__}: {error}")
         arguments = [*question.user, *question.owned, *question.needed]
-        return Start(arguments, governed=False, api_servers=0 if group.HEADLESS in question.needed else 1)
+        # The server's module knows no worker, and `SERVERS` asks the parser that has just failed.
+        if group.HEADLESS in question.needed:
+            return Start(COMMAND, ["serve", *arguments], governed=False)
+        return Start(SERVER, arguments, governed=False)
     if found.refused:
         raise StartRefused("; ".join(found.refused))
     for token in found.dropped:
         say(f"vLLM {found.engine_version} has no {token.partition('=')[0]}: dropped")
     if found.plugin is not None:
         say(f"starting plain vLLM, without Flyball's plugin: {found.plugin}")
-    return Start(arguments=found.arguments, governed=found.plugin is None, api_servers=found.api_servers)
+    server = SERVER if found.api_servers == 1 else SERVERS
+    return Start(server, found.arguments, governed=found.plugin is None)
 
 
 @contextmanager
@@ -132,8 +130,10 @@ class _Parser(argparse.ArgumentParser):
         raise StartRefused(f"the launcher's own arguments: {message}")
 
 
-#: What vLLM is told of a pod of a group, by the address of the leader.
-_Part = Callable[..., list[str]]
+class _Part(Protocol):
+    """What vLLM is told of a pod of a group, by the address of the leader."""
+
+    def __call__(self, found: group.Member, /, *, address: str) -> list[str]: ...
 
 
 def _options(argv: Sequence[str]) -> tuple[Question, bool, _Part | None]:
@@ -172,7 +172,13 @@ def _in_group(question: Question, part: _Part, variables: Mapping[str, str], *, 
     except group.NoGroupError as error:
         raise StartRefused(str(error)) from error
     address = member.leader if check else group.leader_address(member, say)
-    return replace(question, needed=tuple(part(member, address=address)))
+    needed = tuple(part(member, address=address))
+    if group.HEADLESS in needed and not check:
+        try:
+            group.note(address, Path(tempfile.gettempdir()))
+        except OSError as error:
+            say(f"told to end, it will not wait for its leader: {error}")
+    return replace(question, needed=needed)
 
 
 def _owned(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """A pod that is one of a group over several nodes, as a LeaderWorkerSet makes them: which part of the engine it runs.
 
 With data-parallel ranks, each pod has its own API server and its share of them. Else one engine core spans the pods:
-the leader has its scheduler and the API server, and the others are workers of it. They find each other by the leader's
+the leader has its scheduler and the API server, and workers have the rest. They find each other by the leader's
 address.
 """
 
@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from flyball_engine.launching import GROUP_PORT
@@ -22,6 +23,8 @@ _INDEX: Final = "LWS_WORKER_INDEX"
 _AGAIN_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 3.0
 _TOLD_SECONDS: Final = 30.0
+#: File with the leader's address.
+_NOTE: Final = "flyball-leader-address"
 #: vLLM's argument for a process that has workers of an engine core alone.
 HEADLESS: Final = "--headless"
 
@@ -69,7 +72,7 @@ def arguments(found: Member, *, ranks: int, address: str) -> list[str]:
 def arguments_of_core(found: Member, *, nodes: int, address: str) -> list[str]:
     """What vLLM is told of a pod of one engine core over so many. `address`: the leader's, as a number.
 
-    Who does not lead starts no API server, whatever number of them the user wants.
+    A worker starts no API server, whatever number of them the user wants.
     """
     headless = [] if found.leads else [HEADLESS, "--api-server-count=0"]
     of_group = [f"--nnodes={nodes}", f"--node-rank={found.index}"]
@@ -98,8 +101,29 @@ def leader_address(found: Member, say: Callable[[str], None]) -> str:
 def listening(found: Member) -> str:
     """The leader's address, where it listens. Raises OSError."""
     address = _resolved(found.leader)
+    connect(address)
+    return address
+
+
+def connect(address: str) -> None:
+    """Does nothing where the leader listens at its address, a number. Raises OSError."""
     with socket.create_connection((address, GROUP_PORT), timeout=_CONNECT_SECONDS):
-        return address
+        pass
+
+
+def note(address: str, folder: Path) -> None:
+    """Keep the leader's address in this folder, for whoever asks later. Raises OSError."""
+    unnamed = folder / f"{_NOTE}.new"
+    unnamed.write_text(address)
+    unnamed.replace(folder / _NOTE)
+
+
+def noted(folder: Path) -> str | None:
+    """The leader's address, as kept in this folder; None where there is none."""
+    try:
+        return (folder / _NOTE).read_text() or None
+    except OSError:
+        return None
 
 
 def _resolved(name: str) -> str:

@@ -35,8 +35,8 @@ LABEL_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"
 #: Which pod of its group a pod is; the first leads it.
 LABEL_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 LEADER_INDEX: Final = "0"
-#: On pods of a group that are parts of its leader's engine core: they serve no requests, and have no control port.
-LABEL_HEADLESS: Final = f"{GROUP}/headless"
+#: On workers, pods of a group with parts of its leader's engine core. They serve nobody, and have no control port.
+LABEL_WORKER: Final = f"{GROUP}/worker"
 
 #: Which pods are a Job's, by its name; Kubernetes sets it.
 LABEL_JOB: Final = "batch.kubernetes.io/job-name"

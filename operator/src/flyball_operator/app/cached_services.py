@@ -45,7 +45,7 @@ class CachedServices:
         if known is None or known[0] is not present:
             known = self._pods[service_uid] = (
                 present,
-                [_engine_pod(pod) for pod in present if not (pod.leaving or pod.headless)],
+                [_engine_pod(pod) for pod in present if not (pod.leaving or pod.worker)],
             )
         return known[1]
 

@@ -32,7 +32,7 @@ class KnownPod:
 
     `spec_hash` names its revision. `ready_since`: when it became Ready, empty where it is not. `takes_keys`: whether
     another public key reaches its engine; not where an earlier operator made it, which gave it one for good.
-    `headless`: whether it is a part of another pod's engine core, and has no control port.
+    `worker`: whether it runs a part of the engine core that its leader serves, and has no control port.
     """
 
     link: Link
@@ -46,7 +46,7 @@ class KnownPod:
     spec_hash: str = ""
     ready_since: str = ""
     takes_keys: bool = True
-    headless: bool = False
+    worker: bool = False
 
 
 def read_service(found: Object, known: Desire | None = None) -> Desire | None:
@@ -83,7 +83,7 @@ def read_pod(found: Object) -> KnownPod | None:
         spec_hash=annotation(found, names.ANNOTATION_SPEC_HASH),
         ready_since=str(ready.get("lastTransitionTime") or "") if is_ready else "",
         takes_keys=foreign or not plugin_image(found) or _mounts_keys(found),
-        headless=names.LABEL_HEADLESS in labels,
+        worker=names.LABEL_WORKER in labels,
     )
 
 

@@ -205,7 +205,7 @@ def _plugin_past(
         ),
         now=now,
         ceiling=started.get(_SEQS),
-        gpus=asked.gpus if asked.gpus is not None or service is None else _gpus(service),
+        gpus=asked.gpus if asked.gpus is not None or service is None else gpus_of_replica(service),
         error=model.error,
         doubt=model.doubt,
     )
@@ -234,6 +234,7 @@ def _spec(
     return TuningSpec(Mode.AUTO, envelope, objectives)
 
 
-def _gpus(service: InferenceService) -> int | None:
+def gpus_of_replica(service: InferenceService) -> int | None:
+    """Devices of what counts as a replica of a service here: a pod that serves, with its workers. None if not known."""
     parallel = service.spec.parallelism
     return parallel.devices_per_core * parallel.cores_per_pod if service.spec.has_devices else None

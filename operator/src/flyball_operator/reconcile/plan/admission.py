@@ -24,7 +24,7 @@ from flyball_operator.reconcile.plan.snapshot import DryRun, Snapshot
 
 _OURS: Final = f"{names.GROUP}/*"
 _TEMPLATE: Final = ("spec", "template")
-#: The same of a LeaderWorkerSet: of all its pods, or of the leaders and of the others.
+#: The same of a LeaderWorkerSet: of all its pods, or of the leaders and of the workers.
 _OF_GROUPS: Final = tuple(("spec", "leaderWorkerTemplate", of) for of in ("workerTemplate", "leaderTemplate"))
 _ENGINE: Final = (*_TEMPLATE, "spec", "containers", names.CONTAINER_ENGINE)
 _PLUGIN: Final = (*_TEMPLATE, "spec", "initContainers", names.CONTAINER_PLUGIN)

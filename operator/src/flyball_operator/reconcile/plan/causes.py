@@ -89,7 +89,7 @@ def ready_templates(pods: Sequence[Object]) -> frozenset[str]:
 def runs(pods: Sequence[Object], spec_hash: str) -> bool:
     """Whether a pod of this template is Ready, or would be if its node said so: the template is then not at fault.
 
-    One that serves: others of a group have nothing to probe, and are Ready at once.
+    One that serves: workers have nothing to probe, and are Ready at once.
     """
     mine = (pod for pod in _counted(pods) if template_of(pod) == spec_hash and serves(pod) and not _put_out(pod))
     return any(has(pod, "Ready") or has(pod, "ContainersReady") for pod in mine)

@@ -34,7 +34,7 @@ def stateful_sets_to_ask_about(
 def as_deployment(found: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> Object:
     """The LeaderWorkerSet with these pods, as a Deployment."""
     made, size = found["spec"]["leaderWorkerTemplate"], _size(found)
-    # What the others have of their own is made of the leader's.
+    # What workers have of their own is made of the leader's.
     template = made.get("leaderTemplate") or made["workerTemplate"]
     wanted = template_of(template)
     groups = _groups(pods)
@@ -73,14 +73,14 @@ def _size(found: Object) -> int:
 
 
 def _missing(found: Object, pods: Sequence[Object]) -> list[str]:
-    """Names of pods that StatefulSets have yet to make: leaders, and the others of each group that has its leader.
+    """Names of pods that StatefulSets have yet to make: leaders, and workers of each group that has its leader.
 
     One on its way out is not missing: its StatefulSet cannot make another before it is gone.
     """
     there = {name(pod) for pod in pods}
     leaders = [f"{name(found)}-{index}" for index in range(found["spec"].get("replicas", 1))]
-    others = [f"{leader}-{worker}" for leader in leaders if leader in there for worker in range(1, _size(found))]
-    return [one for one in (*leaders, *others) if one not in there]
+    workers = [f"{leader}-{worker}" for leader in leaders if leader in there for worker in range(1, _size(found))]
+    return [one for one in (*leaders, *workers) if one not in there]
 
 
 def _groups(pods: Sequence[Object]) -> list[list[Object]]:

@@ -336,7 +336,7 @@ def _environment(service: InferenceService, config: Config) -> list[Object]:
         defaults["VLLM_CACHE_ROOT"] = _COMPILED_PATH
     fixed: dict[str, Object] = {name: {"value": value} for name, value in defaults.items()}
     if service.spec.parallelism.core_spans_nodes:
-        # Where its parts find each other. Without, vLLM goes by its route to the internet, and not every pod has one.
+        # Where leader and workers find each other. Without, vLLM goes by its route to the internet, which may lack.
         fixed["VLLM_HOST_IP"] = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     owned = {name: {"value": value} for name, value in ours.items()}
     values = {**fixed, **users, **owned}

@@ -23,8 +23,8 @@ def template_of(pod: Object) -> str:
 
 
 def serves(pod: Object) -> bool:
-    """Whether the pod serves requests, once it is Ready. Another one of its group may do so for it."""
-    return names.LABEL_HEADLESS not in (pod["metadata"].get("labels") or {})
+    """Whether the pod serves requests, once it is Ready. A worker does not."""
+    return names.LABEL_WORKER not in (pod["metadata"].get("labels") or {})
 
 
 def node(pod: Object) -> str:

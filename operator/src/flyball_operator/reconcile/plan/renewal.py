@@ -18,7 +18,7 @@ from datetime import datetime
 from flyball_operator.api.engine_container import plugin_image
 from flyball_operator.api.objects import Object, digest, moment
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan import causes, history, pod, progress, revision
+from flyball_operator.reconcile.plan import causes, history, pod, progress, revision, worker
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.fields import differences, spelt
 from flyball_operator.reconcile.plan.history import AdoptedWhy, History
@@ -52,9 +52,9 @@ def asked(service: InferenceService, snapshot: Snapshot, kept: Mapping[str, Revi
     """What is asked for now."""
     noted = history.read(snapshot.pods_owner)
     current, rendered = _current(service, snapshot, kept, noted)
-    if current.template == rendered:
+    if current.data == rendered:
         return Asked(current, noted, outdated=False, settled=False)
-    template = digest(pod.render(service, snapshot.config, ""))
+    template = _digest(_rendered(service, snapshot, ""))
     if template == noted.refused:
         return Asked(current, noted, outdated=True, settled=False, refused=True)
     newer = current.version if revision.is_older(snapshot.config.version, current.version) else ""
@@ -95,10 +95,21 @@ def _current(
 ) -> tuple[Revision, Object]:
     """The revision asked for, and how this operator would render it."""
     spec_hash = revision.spec_hash(service, noted.adopted)
-    rendered = pod.render(service, snapshot.config, spec_hash)
+    rendered = _rendered(service, snapshot, spec_hash)
     return kept.get(spec_hash) or revision.following(
         kept.values(), spec_hash, rendered, snapshot.config.version
     ), rendered
+
+
+def _rendered(service: InferenceService, snapshot: Snapshot, spec_hash: str) -> Object:
+    """The templates that this operator makes, as a revision keeps them."""
+    template = pod.render(service, snapshot.config, spec_hash)
+    return revision.data_of(template, worker.render(template) if service.spec.parallelism.core_spans_nodes else None)
+
+
+def _digest(rendered: Object) -> str:
+    """Names the templates. One alone is named as it was before there were workers."""
+    return digest(rendered if len(rendered) > 1 else rendered["template"])
 
 
 def _differing(
@@ -116,10 +127,10 @@ def _differing(
     if current.version != snapshot.config.version or noted.failed is not None:
         return ()
     earlier = (one for one in kept.values() if one.number < current.number)
-    if not any(one.template == pod.render(service, snapshot.config, one.spec_hash) for one in earlier):
+    if not any(one.data == _rendered(service, snapshot, one.spec_hash) for one in earlier):
         return ()
-    paths = (*differences(current.template, rendered), *differences(rendered, current.template))
-    return tuple(dict.fromkeys(map(spelt, paths)))
+    paths = (*differences(current.data, rendered), *differences(rendered, current.data))
+    return tuple(dict.fromkeys(spelt(path).removeprefix("template.") for path in paths))
 
 
 def _due(snapshot: Snapshot, current: Revision) -> datetime | None:

@@ -37,7 +37,8 @@ _BESIDE_PODS: Final = {"served_model": {"cache": {"claim"}}}
 class Revision:
     """One kept template. `number` orders them; `live` is the object, None before it is created.
 
-    `version`: of the operator that rendered it, empty where that did not say.
+    `version`: of the operator that rendered it, empty where that did not say. `worker`: the template of workers, None
+    where there are none.
     """
 
     spec_hash: str
@@ -45,6 +46,17 @@ class Revision:
     template: Object
     live: Object | None = None
     version: str = ""
+    worker: Object | None = None
+
+    @property
+    def data(self) -> Object:
+        """Its templates, as a ControllerRevision keeps them."""
+        return data_of(self.template, self.worker)
+
+
+def data_of(template: Object, worker: Object | None) -> Object:
+    """Templates as a ControllerRevision keeps them. Where there are no workers, nothing is said of them."""
+    return {"template": template} | ({"workerTemplate": worker} if worker is not None else {})
 
 
 def spec_hash(service: InferenceService, adopted: str = "") -> str:
@@ -77,7 +89,8 @@ def _pruned(value: Any) -> Any:
 
 def read(found: Object) -> Revision | None:
     """The revision in a ControllerRevision; None if it is not one of ours."""
-    template = (found.get("data") or {}).get("template")
+    data = found.get("data") or {}
+    template = data.get("template")
     name = annotation(found, names.ANNOTATION_SPEC_HASH)
     if not isinstance(template, dict) or not name:
         return None
@@ -87,13 +100,14 @@ def read(found: Object) -> Revision | None:
         template=template,
         live=found,
         version=annotation(found, names.ANNOTATION_RENDERED_BY),
+        worker=data.get("workerTemplate"),
     )
 
 
-def following(kept: Iterable[Revision], name: str, template: Object, version: str) -> Revision:
-    """A new revision after those there are."""
+def following(kept: Iterable[Revision], name: str, data: Object, version: str) -> Revision:
+    """A new revision after those there are, of these templates."""
     number = max((other.number for other in kept), default=0) + 1
-    return Revision(spec_hash=name, number=number, template=template, version=version)
+    return Revision(name, number, data["template"], version=version, worker=data.get("workerTemplate"))
 
 
 def is_older(version: str, other: str) -> bool:
@@ -104,9 +118,8 @@ def is_older(version: str, other: str) -> bool:
 
 def render(meta: ObjectMeta, revision: Revision) -> Object:
     """The ControllerRevision of a revision."""
-    data = {"template": revision.template}
     name = f"{meta.name}-{revision.spec_hash}"
-    body = owned(Kind.REVISION, meta, name=name, data=data, revision=revision.number)
+    body = owned(Kind.REVISION, meta, name=name, data=revision.data, revision=revision.number)
     rendered_by = {names.ANNOTATION_RENDERED_BY: revision.version} if revision.version else {}
     body["metadata"]["annotations"] = {names.ANNOTATION_SPEC_HASH: revision.spec_hash, **rendered_by}
     return body
