@@ -16,6 +16,7 @@ _SPREAD: Final[dict[str, Any]] = {
     _ACCELERATOR: {"resourceName": GPU},
 }
 _CLAIM = "spec.model.cache.claim"
+_ARGS = "spec.engine.args"
 
 
 def _beside(id: str, wrong: dict[str, Any], path: str, says: str, right: dict[str, Any] | None = None) -> Wrong:  # noqa: A002
@@ -32,21 +33,21 @@ WRONG_NODES = (
         {"spec.parallelism.data": 3, _NODES: 2},
         {"spec.parallelism.data": 4, _NODES: 2},
         _NODES,
-        "must divide data evenly, so that each pod runs as many engine cores as any other",
+        "must divide data",
     ),
     Wrong(
         "an engine core whose devices nodes cannot share evenly",
         {_PARALLELISM: {"tensor": 2, "pipeline": 3, "nodes": 4}, _ACCELERATOR: {"resourceName": GPU}},
         {_PARALLELISM: {"tensor": 2, "pipeline": 3, "nodes": 6}, _ACCELERATOR: {"resourceName": GPU}},
         _NODES,
-        "where data is 1, it must divide tensor * pipeline, so that each pod has as many devices of the one engine",
+        "where data is 1, must divide tensor * pipeline",
     ),
     Wrong(
         "an engine core over nodes on the CPU",
         {_NODES: 2},
         _TWO,
         _NODES,
-        "where data is 1, it must divide tensor * pipeline",
+        "where data is 1, must divide tensor * pipeline",
     ),
     Wrong(
         "adapters where an engine core spans nodes",
@@ -54,6 +55,26 @@ WRONG_NODES = (
         _TWO | {"spec.adapters": []},
         "spec.adapters",
         "cannot be used where one engine core spans nodes",
+    ),
+    *(
+        Wrong(
+            f"{' '.join(args)} where an engine core spans nodes",
+            _SPREAD | {_ARGS: args},
+            _SPREAD | {_ARGS: ["--data-parallel-size=1"]},
+            _ARGS,
+            "may not hold --data-parallel-size where one engine core spans nodes; accepted: --data-parallel-size=1",
+        )
+        for args in (["--data-parallel-size=2"], ["--data_parallel_size", "2"], ["-dp=2"])
+    ),
+    *(
+        Wrong(
+            f"{' '.join(args)} where an engine core spans nodes",
+            _SPREAD | {_ARGS: args},
+            _SPREAD | {_ARGS: ["--distributed-executor-backend=mp"]},
+            _ARGS,
+            "vLLM spans nodes by its executor mp alone; accepted: --distributed-executor-backend=mp, as one item",
+        )
+        for args in (["--distributed-executor-backend=ray"], ["--distributed_executor_backend", "ray"])
     ),
     _beside(
         "plain vLLM",

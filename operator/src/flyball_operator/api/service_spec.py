@@ -6,7 +6,7 @@ and `pod.py`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Annotated, ClassVar, Final
 
@@ -60,6 +60,9 @@ _OF_OUR_PODS: Final = {
 
 #: Spellings of the argument that `spec.parallelism.data` sets. Without it the argument is the user's.
 _DATA_PARALLEL: Final = ("--data-parallel-size", "--data_parallel_size", "-dp")
+#: Of the one that says how vLLM runs its workers. All but one are refused by vLLM over nodes, or do not span them.
+_EXECUTOR: Final = ("--distributed-executor-backend", "--distributed_executor_backend")
+_ACCEPTED_EXECUTOR: Final = f"{_EXECUTOR[0]}=mp"
 
 
 def _given(item: str, flag: str) -> str:
@@ -100,6 +103,29 @@ def _not_over_nodes(cel: str, path: str, why: str, holds: Callable[[InferenceSer
     return Check(
         Rule(f"self.parallelism.nodes == 1 || {cel}", message, path),
         lambda spec: spec.parallelism.nodes == 1 or holds(spec),
+    )
+
+
+def _flags(args: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """The items that are one of these flags, each with its value where it has one behind =."""
+    return [one for one in args if one.partition("=")[0] in flags]
+
+
+def _core_not_over_nodes(flags: Sequence[str], accepted: str, message: str) -> Check:
+    """A flag that has no place among the arguments where one engine core spans nodes, but as the one accepted item."""
+    given = " || ".join(_given("a", flag) for flag in flags)
+    return Check(
+        Rule(
+            "self.parallelism.nodes == 1 || self.parallelism.data > 1 || !has(self.engine) || !has(self.engine.args)"
+            f" || !self.engine.args.exists(a, a != '{accepted}' && ({given}))",
+            message,
+            ".engine.args",
+        ),
+        lambda spec: (
+            not spec.parallelism.core_spans_nodes
+            or spec.engine_container is None
+            or not set(_flags(spec.engine_container.args, flags)) - {accepted}
+        ),
     )
 
 
@@ -233,8 +259,19 @@ class InferenceServiceSpec(Model):
             lambda spec: (
                 spec.parallelism.data == 1
                 or spec.engine_container is None
-                or not any(one.partition("=")[0] in _DATA_PARALLEL for one in spec.engine_container.args)
+                or not _flags(spec.engine_container.args, _DATA_PARALLEL)
             ),
+        ),
+        _core_not_over_nodes(
+            _DATA_PARALLEL,
+            f"{_DATA_PARALLEL[0]}=1",
+            f"may not hold {_DATA_PARALLEL[0]} where one engine core spans nodes; accepted: {_DATA_PARALLEL[0]}=1, or"
+            " none",
+        ),
+        _core_not_over_nodes(
+            _EXECUTOR,
+            _ACCEPTED_EXECUTOR,
+            f"vLLM spans nodes by its executor mp alone; accepted: {_ACCEPTED_EXECUTOR}, as one item, or none",
         ),
         Check(
             Rule(
@@ -293,8 +330,8 @@ class InferenceServiceSpec(Model):
         Check(
             Rule(
                 "self.parallelism.nodes == 1 || self.parallelism.data > 1 || !has(self.adapters)",
-                "cannot be used where one engine core spans nodes: an adapter is brought to the pod that serves, and"
-                " the others cannot read it there; accepted: spec.parallelism.nodes 1, or data above 1",
+                "cannot be used where one engine core spans nodes: workers cannot read an adapter, which the leader"
+                " alone gets; accepted: spec.parallelism.nodes 1, or data above 1",
                 ".adapters",
             ),
             lambda spec: spec.adapters is None or not spec.parallelism.core_spans_nodes,

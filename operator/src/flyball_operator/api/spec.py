@@ -112,8 +112,7 @@ class Parallelism(Model):
         Check(
             Rule(
                 "(self.data == 1 ? self.tensor * self.pipeline : self.data) % self.nodes == 0",
-                "must divide data evenly, so that each pod runs as many engine cores as any other; where data is 1, it"
-                " must divide tensor * pipeline, so that each pod has as many devices of the one engine core",
+                "must divide data; where data is 1, must divide tensor * pipeline",
                 ".nodes",
             ),
             lambda it: (it.devices_per_core if it.data == 1 else it.data) % it.nodes == 0,
