@@ -24,19 +24,20 @@ NODES = 2
 STREAMS = 16
 
 
-@pytest.fixture(scope="module")
-def group(
-    server_python: str, forking_plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Served, VllmServer]]:
-    """The leader, and the other one; whose user wants two API servers."""
+@pytest.fixture
+def group(server_python: str, forking_plugin: Path, model: Path, tmp_path: Path) -> Iterator[tuple[Served, VllmServer]]:
+    """The leader, and its worker; whose user wants two API servers."""
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
     owned.append(f"--tensor-parallel-size={NODES}")
+    folders = [tmp_path / f"node-{index}" for index in range(NODES)]
+    for folder in folders:
+        folder.mkdir()
     with ExitStack() as stack:
-        leader, other = (
+        leader, worker = (
             stack.enter_context(
                 started(
                     server_python,
-                    tmp_path_factory.mktemp(f"node-{index}"),
+                    folder,
                     model=model,
                     plugin=forking_plugin,
                     owned=owned,
@@ -46,16 +47,18 @@ def group(
                     LWS_LEADER_ADDRESS=socket.gethostname(),
                 )
             )
-            for index in range(NODES)
+            for index, folder in enumerate(folders)
         )
         leader.expect_ready()
         control = stack.enter_context(closing(ControlClient(leader.control_url, leader.signer)))
         eventually(control.read, expecting="the first API server has the control port; another may serve before")
-        yield Served(leader, control), other
+        yield Served(leader, control), worker
 
 
-async def test_its_limits_move_under_load_and_no_token_is_lost(group: tuple[Served, VllmServer]) -> None:
-    served, other = group
+async def test_its_limits_move_under_load_no_token_is_lost_and_its_worker_ends_when_told(
+    group: tuple[Served, VllmServer],
+) -> None:
+    served, worker = group
     counted = Counted(served)
     wishes = mixed(STREAMS, seed=6)
     made = sum(wish.n * wish.prompts * wish.max_tokens for wish in wishes)
@@ -66,10 +69,6 @@ async def test_its_limits_move_under_load_and_no_token_is_lost(group: tuple[Serv
         eventually(lambda: counted(MetricName.GENERATED_TOKENS) - before == made, expecting=f"{made} tokens")  # noqa: B023
         assert served.core().effective.max_num_active_seqs == limit
     assert served.core().watchdog_trips == 0
-    assert other.process.poll() is None, other.tail()
-
-
-def test_a_part_that_is_told_to_end_ends(group: tuple[Served, VllmServer]) -> None:
-    _, other = group
-    other.process.send_signal(signal.SIGTERM)
-    other.process.wait(timeout=60)
+    assert worker.process.poll() is None, worker.tail()
+    worker.process.send_signal(signal.SIGTERM)
+    worker.process.wait(timeout=60)
