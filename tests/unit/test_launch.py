@@ -137,7 +137,8 @@ def test_of_an_engine_core_over_nodes_the_leader_serves(tmp_path: Path) -> None:
 
 
 def test_of_an_engine_core_over_nodes_a_worker_is_headless(tmp_path: Path) -> None:
-    place = environment(tmp_path) | LWS | {"LWS_WORKER_INDEX": "1"}
+    vllm_that_cannot_be_asked(tmp_path)
+    place = environment(tmp_path, python_path=[tmp_path, SOURCE]) | LWS | {"LWS_WORKER_INDEX": "1"}
     ended = launch("--check", "--nodes=2", "--owned=[]", "--", "--api-server-count=2", variables=place)
     assert ended.code == 0, ended.log
     assert ended.out.rstrip().endswith(
@@ -150,10 +151,26 @@ def test_of_an_engine_core_over_nodes_a_worker_is_headless(tmp_path: Path) -> No
 LEADER = "127.0.0.77"
 
 
-def test_where_vllm_cannot_be_asked_its_own_command_starts_a_worker(tmp_path: Path) -> None:
+def vllm_that_cannot_be_asked(folder: Path) -> None:
+    """In vLLM's place: its own command, which says with which arguments it runs, and no parser."""
     main = "import sys; print(sys.argv[1:]) if __name__ == '__main__' else None"
-    install(tmp_path, dict.fromkeys(("__init__", "entrypoints/__init__", "entrypoints/cli/__init__"), ""))
-    install(tmp_path, {"entrypoints/cli/main": main})
+    packages = dict.fromkeys(("__init__", "entrypoints/__init__", "entrypoints/cli/__init__"), "")
+    install(folder, packages | {"entrypoints/cli/main": main})
+    metadata = folder / "vllm-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0\n")
+
+
+def test_where_vllm_s_own_command_does_not_start_either_a_worker_is_refused(tmp_path: Path) -> None:
+    place = environment(tmp_path) | LWS | {"LWS_WORKER_INDEX": "1"}
+    ended = launch("--check", "--nodes=2", "--owned=[]", "--", variables=place)
+    assert ended.code == EXIT_REFUSED
+    assert ended.termination is not None
+    assert "a worker of this vLLM, whose distribution is not named vllm, is not started: vLLM" in ended.termination
+
+
+def test_where_vllm_cannot_be_asked_its_own_command_starts_a_worker(tmp_path: Path) -> None:
+    vllm_that_cannot_be_asked(tmp_path)
     place = environment(tmp_path, python_path=[tmp_path, SOURCE])
     place |= {"LWS_LEADER_ADDRESS": LEADER, "LWS_WORKER_INDEX": "1"}
     with socket.create_server((LEADER, GROUP_PORT)):

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
@@ -75,12 +76,17 @@ def decide(question: Question) -> Start:
     try:
         with _printing_to_stderr():
             found = answer(question)
-    except Exception as error:  # noqa: BLE001  whatever a foreign version raises: plain vLLM is better than none
+    except Exception as error:  # whatever a foreign version raises: plain vLLM is better than none
         traceback.print_exc()
-        say(f"starting plain vLLM, without Flyball's plugin: vLLM cannot be asked: {type(error).__name__}: {error}")
+        why = f"vLLM cannot be asked: {type(error).__name__}: {error}"
+        worker = group.HEADLESS in question.needed
+        if worker and not _has_command():
+            unnamed = "a worker of this vLLM, whose distribution is not named vllm, is not started"
+            raise StartRefused(f"{unnamed}: {why}") from error
+        say(f"starting plain vLLM, without Flyball's plugin: {why}")
         arguments = [*question.user, *question.owned, *question.needed]
         # The server's module knows no worker, and `SERVERS` asks the parser that has just failed.
-        if group.HEADLESS in question.needed:
+        if worker:
             return Start(COMMAND, ["serve", *arguments], governed=False)
         return Start(SERVER, arguments, governed=False)
     if found.refused:
@@ -91,6 +97,15 @@ def decide(question: Question) -> Start:
         say(f"starting plain vLLM, without Flyball's plugin: {found.plugin}")
     server = SERVER if found.api_servers == 1 else SERVERS
     return Start(server, found.arguments, governed=found.plugin is None)
+
+
+def _has_command() -> bool:
+    """Whether vLLM's own command starts: it asks for the version of a distribution of that name."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 @contextmanager
