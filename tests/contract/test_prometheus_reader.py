@@ -135,6 +135,24 @@ async def test_where_no_engine_tells_what_is_computed_of_prompts_it_is_not_known
         assert found.steps.prompts is None
 
 
+async def test_of_a_pod_that_is_gone_neither_prompts_nor_their_squares_are_lost(tmp_path: Path) -> None:
+    """A scrape that fails ends its series at once; what they grew by stays in the window."""
+    world = TunerEnvironment()
+    engines = [world.engine("chat-0"), world.engine("chat-1")]
+    async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
+        for seed, engine in enumerate(engines):
+            engine.load([PlantPhase(3600, 4, 100, 16, spread=0.0)], seed=seed)
+        await read_until(reader, lambda seen: complete(seen) and seen.cores == 2, {CHAT: 2})  # type: ignore[union-attr]
+        await engines[1].stop()
+        seen = await read_until(reader, lambda seen: isinstance(seen, Signals) and seen.cores == 1, {CHAT: 2})
+        assert isinstance(seen, Signals)
+        then = reader.read_at(seen.at, {CHAT: 2})[CHAT]
+        assert isinstance(then, Signals)
+        assert isinstance(then.steps, StepWindow)
+        assert then.steps.prompts is not None
+        assert then.steps.prompts.squares / then.steps.prompts.tokens == pytest.approx(100, rel=0.1)
+
+
 async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -> None:
     world = TunerEnvironment()
     ours, foreign = world.engine("chat-0"), world.engine("chat-0", "uid-9")

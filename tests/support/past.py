@@ -12,7 +12,14 @@ from flyball_lab.harness.plant import CPU, EnginePlant, Observer, PlantPhase, ar
 from flyball_lab.harness.tuners import inference_service
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.prometheus import queries
-from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, PROMPT_SQUARES, PROMPT_TOKENS, UID
+from flyball_operator.prometheus.queries import (
+    CELLS,
+    COMPUTED_PROMPT_TOKENS,
+    COMPUTED_PROMPT_TOKENS_SQUARED,
+    FIELD,
+    NAMESPACE,
+    UID,
+)
 from flyball_operator.prometheus.recorded import Header, RecordingSource
 from flyball_operator.tuning.observe.signals import PromptSums, RequestLoad, Signals, StepWindow
 from flyball_operator.tuning.spec import tuning_spec
@@ -77,7 +84,10 @@ def _steps(signals: Signals) -> Rows:
 def _prompts(found: PromptSums | None) -> Rows:
     if found is None:
         return []
-    return [({FIELD: PROMPT_TOKENS}, found.tokens), ({FIELD: PROMPT_SQUARES}, found.squares)]
+    return [
+        ({FIELD: COMPUTED_PROMPT_TOKENS}, found.tokens),
+        ({FIELD: COMPUTED_PROMPT_TOKENS_SQUARED}, found.squares),
+    ]
 
 
 def _load(signals: Signals) -> Rows:

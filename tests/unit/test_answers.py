@@ -23,12 +23,12 @@ from flyball_operator.prometheus.answers import (
 )
 from flyball_operator.prometheus.queries import (
     CELLS,
+    COMPUTED_PROMPT_TOKENS,
+    COMPUTED_PROMPT_TOKENS_SQUARED,
     COUNTED,
     ENDED,
     NAMESPACE,
     OPEN,
-    PROMPT_SQUARES,
-    PROMPT_TOKENS,
     SCRAPED,
     UID,
     targets,
@@ -77,7 +77,10 @@ class TestSteps:
         assert unseen.reason is Missing.TOO_FEW_SAMPLES
 
     def test_what_was_computed_of_prompts_is_known_where_an_engine_tells_of_it(self) -> None:
-        told: dict[StepKey, float] = {(PROMPT_TOKENS, "", ""): 440.0, (PROMPT_SQUARES, "", ""): 161_600.0}
+        told: dict[StepKey, float] = {
+            (COMPUTED_PROMPT_TOKENS, "", ""): 440.0,
+            (COMPUTED_PROMPT_TOKENS_SQUARED, "", ""): 161_600.0,
+        }
         found = step_window(decodes() | SEEN | told, 100.0, 15)
         assert isinstance(found, StepWindow)
         assert found.prompts == PromptSums(tokens=440.0, squares=161_600.0)

@@ -13,6 +13,8 @@ from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.queries import (
     BIAS,
     CELLS,
+    COMPUTED_PROMPT_TOKENS,
+    COMPUTED_PROMPT_TOKENS_SQUARED,
     COUNTED,
     ENDED,
     FIELD,
@@ -21,8 +23,6 @@ from flyball_operator.prometheus.queries import (
     OPEN,
     POD,
     PRESENT,
-    PROMPT_SQUARES,
-    PROMPT_TOKENS,
     SCRAPED,
     UID,
 )
@@ -209,7 +209,7 @@ def step_window(found: Mapping[StepKey, float], end: float, window: int) -> Step
 
 def _prompts_of(found: Mapping[StepKey, float]) -> PromptSums | None:
     try:
-        tokens, squares = (found[name, "", ""] for name in (PROMPT_TOKENS, PROMPT_SQUARES))
+        tokens, squares = (found[name, "", ""] for name in (COMPUTED_PROMPT_TOKENS, COMPUTED_PROMPT_TOKENS_SQUARED))
     except KeyError:
         return None
     return PromptSums(tokens=max(0.0, tokens), squares=max(0.0, squares))

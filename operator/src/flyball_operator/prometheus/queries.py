@@ -29,9 +29,9 @@ JOB: Final = "job"
 FIELD: Final = "field"
 #: The field of the number of cells.
 CELLS: Final = "cells"
-#: The fields of what was computed of prompts, and of its squares.
-PROMPT_TOKENS: Final = "prompt_tokens"
-PROMPT_SQUARES: Final = "prompt_squares"
+#: The fields of what was computed of prompts, and of its squares. Those of `load` are of requests that finished.
+COMPUTED_PROMPT_TOKENS: Final = "computed_prompt_tokens"
+COMPUTED_PROMPT_TOKENS_SQUARED: Final = "computed_prompt_tokens_squared"
 _PREFILL: Final = 'phase="prefill"'
 #: The family whose series say which pods are scraped: there is one for each engine core, from its start on.
 PRESENT: Final = MetricName.RUNNING
@@ -108,11 +108,12 @@ def steps(window: int, targets: str = _TARGETS) -> str:
     Only what is above zero: of an engine's 42 cells most are idle, and each has seven sums. `cells` counts all of them,
     which tells an idle service from one that is not seen. Prompts are those of the engines that tell of their squares.
     """
-    squares = _selected(MetricName.COMPUTED_PROMPT_TOKENS_SQUARED, targets)
     tokens = f"increase({_selected(MetricName.TOKENS, targets, _PREFILL)}[{window}s])"
+    squares = f"increase({_selected(MetricName.COMPUTED_PROMPT_TOKENS_SQUARED, targets)}[{window}s])"
+    # Both by their increase: a scrape that fails ends the series of now, but not what the window has of them.
     prompts = {
-        PROMPT_TOKENS: _aggregate("sum", f"{tokens} and on ({NAMESPACE}, {JOB}, {POD}, engine) {squares}"),
-        PROMPT_SQUARES: _aggregate("sum", f"increase({squares}[{window}s])"),
+        COMPUTED_PROMPT_TOKENS: _aggregate("sum", f"{tokens} and on ({NAMESPACE}, {JOB}, {POD}, engine) {squares}"),
+        COMPUTED_PROMPT_TOKENS_SQUARED: _aggregate("sum", squares),
     }
     sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in STEP_FIELDS.items()}
     moved = {field: f"{increase} > 0" for field, increase in sums.items()}
