@@ -137,5 +137,7 @@ def test_after_a_preemption_what_is_found_then_counts(core: GovernedCore) -> Non
 def test_of_requests_that_ended_nothing_is_remembered(core: GovernedCore) -> None:
     for number in range(4):
         core.add(f"r{number}", prompt=300, output=2)
+    core.step()
+    assert len(core.hooks.found) > 0
     run_out(core)
-    assert core.hooks._found._found == {}
+    assert len(core.hooks.found) == 0

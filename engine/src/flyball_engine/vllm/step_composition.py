@@ -30,6 +30,10 @@ class FoundTokens:
             name = request.request_id
             self._found[name] = request.num_computed_tokens - output.num_scheduled_tokens.get(name, 0)
 
+    def __len__(self) -> int:
+        """Requests of which it is remembered."""
+        return len(self._found)
+
     def of(self, request: Any) -> int:
         """Those of a request; 0 of one that is not known."""
         return self._found.get(request.request_id, 0)

@@ -75,7 +75,7 @@ class StepHooks:
         self._planned_rate: PrefillRate | None = None
         self._joining = 0
         self._joined: list[Any] = []
-        self._found = FoundTokens()
+        self.found = FoundTokens()
         self._active, self._step_tokens = adapter.start.active, adapter.start.tokens
         self._order = PromptOrder(
             scheduler, adapter, self._admission.queues, cached=self._cached_tokens, refusable=self._refusable.has
@@ -150,8 +150,8 @@ class StepHooks:
             order.planned(output, served, self._joined, room=self._step_tokens, lost=lost, now=began)
         kv_tokens = self._state.numbers[Slot.RUNNING_KV_TOKENS] = adapter.context(output)
         occupancy = Occupancy(len(scheduled), len(adapter.running), self._active, self._step_tokens)
-        self._found.follow(output, self._joined)
-        step = composition(output, served, self._found, kv_tokens=kv_tokens, occupancy=occupancy)
+        self.found.follow(output, self._joined)
+        step = composition(output, served, self.found, kv_tokens=kv_tokens, occupancy=occupancy)
         self._planned_seconds = self._enforcer.budgeter.expected(step)
         self._statistics.scheduled(id(output), step, now=began)
         self._left = left = self._most_left()
