@@ -73,7 +73,7 @@ def test_memory_holds_as_many_requests_as_were_seen_to_fit_and_long_answers_run_
 def test_what_is_cached_of_a_prompt_is_no_wait_for_others() -> None:
     """Turns of 100 tokens behind 1,900 that are in the prefix cache: a token's mean position is 1,950."""
     turns = workload(prompt=2000.0, uncached=100.0, attention=1950.0, ratio=2.5)
-    assert turns.large == pytest.approx(100.0)
+    assert turns.weighted_prompt == pytest.approx(100.0)
     alone = replace(turns, prompt=100.0, attention=50.0)
     rates = [carried(replace(inputs(TTFT, TPOT, model=H100), workload=found)).rate for found in (turns, alone)]
     assert rates[1] / 2 < rates[0] < rates[1], "attention over what is cached costs something"

@@ -83,16 +83,16 @@ def test_the_long_first_turns_of_chats_are_what_others_wait_for() -> None:
     requests = chats()
     signals = seen(requests)
     assert computed(requests) > 6000
-    assert estimated(signals).large == pytest.approx(computed(requests), rel=0.01)
-    assert estimated(older(signals)).large < 2000, "as if first turns had as much in the cache as the others"
+    assert estimated(signals).weighted_prompt == pytest.approx(computed(requests), rel=0.01)
+    assert estimated(older(signals)).weighted_prompt < 2000, "as if first turns had as much in the cache as the others"
 
 
 def test_of_long_prompts_what_is_cached_is_not_waited_for_though_short_ones_have_less_there() -> None:
     requests = short_and_long()
     signals = seen(requests)
     assert computed(requests) < 760
-    assert estimated(signals).large == pytest.approx(computed(requests), rel=0.01)
-    assert estimated(older(signals)).large > 1200, "as if all had as much in the cache as the mean prompt"
+    assert estimated(signals).weighted_prompt == pytest.approx(computed(requests), rel=0.01)
+    assert estimated(older(signals)).weighted_prompt > 1200, "as if all had as much in the cache as the mean prompt"
 
 
 def test_before_a_request_ended_prompts_are_as_long_as_steps_show_but_for_what_was_cached() -> None:
@@ -103,7 +103,7 @@ def test_before_a_request_ended_prompts_are_as_long_as_steps_show_but_for_what_w
     estimator = WorkloadEstimator().after(nobody, signals.steps, at=0.0, seconds=15.0)
     first = estimator.first_workload(nobody, cores=1)
     assert first is not None
-    assert first.uncached == pytest.approx(first.large)
+    assert first.uncached == pytest.approx(first.weighted_prompt)
     assert first.uncached < 760
     assert 1300 < first.prompt < 1500
     assert estimator.workload(nobody, cores=1) is None
@@ -111,8 +111,8 @@ def test_before_a_request_ended_prompts_are_as_long_as_steps_show_but_for_what_w
 
 def test_once_the_engines_are_older_ones_what_newer_ones_counted_is_forgotten() -> None:
     signals = seen(short_and_long())
-    assert estimated(older(signals), signals).large < 760
-    assert estimated(signals, older(signals)).large == pytest.approx(estimated(older(signals)).large)
+    assert estimated(older(signals), signals).weighted_prompt < 760
+    assert estimated(signals, older(signals)).weighted_prompt == pytest.approx(estimated(older(signals)).weighted_prompt)
 
 
 @pytest.mark.parametrize("squares", [0.0, 1e300])
@@ -121,7 +121,7 @@ def test_of_what_cannot_be_no_prompt_is_longer_than_where_its_tokens_stand(squar
     assert isinstance(signals.steps, StepWindow)
     claimed = replace(signals.steps, prompts=PromptSums(tokens=1.0, squares=squares))
     found = estimated(replace(signals, steps=claimed))
-    assert found.uncached <= found.large <= 2.0 * found.attention
+    assert found.uncached <= found.weighted_prompt <= 2.0 * found.attention
 
 
 def test_a_prefix_that_running_requests_share_takes_memory_once() -> None:

@@ -60,14 +60,14 @@ def test_the_load_in_status_stays_while_it_is_right_within_a_quarter() -> None:
 def test_what_older_operators_and_engines_do_not_tell_of_a_load_is_not_known() -> None:
     load = replace(workload(), waiting=0.0, ratio=3.0)
     shown = status_codec.workload_status(None, load)
-    assert (shown.large_prompt, shown.kv_share) == (None, None)
+    assert (shown.token_weighted_prompt, shown.kv_share) == (None, None)
     assert status_codec.workload_of(shown) == load
-    told = replace(load, large_prompt=90.0, kv_share=0.25)
+    told = replace(load, token_weighted_prompt=90.0, kv_share=0.25)
     again = status_codec.workload_status(shown, told)
-    assert (again.large_prompt, again.kv_share) == ("90", "0.25")
+    assert (again.token_weighted_prompt, again.kv_share) == ("90", "0.25")
     assert status_codec.workload_of(again) == told
-    assert status_codec.workload_status(again, replace(told, large_prompt=100.0)) is again
-    assert status_codec.workload_status(again, load).large_prompt is None
+    assert status_codec.workload_status(again, replace(told, token_weighted_prompt=100.0)) is again
+    assert status_codec.workload_status(again, load).token_weighted_prompt is None
 
 
 @pytest.mark.parametrize("figure", ["", "-1", "inf", "nan", "x"])

@@ -234,7 +234,7 @@ class WorkloadStatus(ReportedModel):
     """Tokens that a step processes for a decode; 1 without speculation."""
     made: Figure
     """Tokens that come of them."""
-    large_prompt: Figure | None = None
+    token_weighted_prompt: Figure | None = None
     """Tokens that are computed of the prompt that a prefill token is in on average; absent where engines do not count
     them."""
     kv_share: Figure | None = None

@@ -41,9 +41,9 @@ class Workload:
     need computing, `output` tokens. `ratio` prefill tokens per decode. `attention` prefill attention per prefill token
     (mean context of a chunk). `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
     `kv_tokens` the cache holds. `drafted`: tokens that a step processes for a decode, `made`: those that come of it,
-    both 1 without speculation. `large_prompt`: `large` as engines count it, None where they do not. `kv_share`: of the
-    tokens that running requests have in the cache the share that takes memory, less than 1 where they share prefixes;
-    None where that is not known.
+    both 1 without speculation. `token_weighted_prompt`: `weighted_prompt` as engines count it, None where they do not.
+    `kv_share`: of the tokens that running requests have in the cache the share that takes memory, less than 1 where
+    they share prefixes; None where that is not known.
     """
 
     arrivals: float
@@ -58,7 +58,7 @@ class Workload:
     drafted: float = 1.0
     made: float = 1.0
     context: float = 0.0
-    large_prompt: float | None = None
+    token_weighted_prompt: float | None = None
     kv_share: float | None = None
 
     @property
@@ -67,7 +67,7 @@ class Workload:
 
         A long answer runs for longer, so what runs at some time is longer than the mean request. What decodes were seen
         to read says how long; half of a mean answer is too little. A prefix that they share is held once: the more of
-        them run, the less it is of each, so that of few requests rather too little is said to fit.
+        them run, the less it is of each. So of few requests rather too little is said to fit.
         """
         held = self.context or self.prompt + self.output / 2
         if self.kv_share is not None:
@@ -75,17 +75,16 @@ class Workload:
         return self.kv_tokens / held if min(self.kv_tokens, held) > 0.0 else math.inf
 
     @property
-    def large(self) -> float:
+    def weighted_prompt(self) -> float:
         """Computed tokens of the prompt that a prefill token is in on average, E[U²]/E[U].
 
         What waits behind prompts sees these. Older engines do not count it. There `attention` is that token's mean
-        position: half of them, behind what the prefix cache has of the prompt. It is taken for granted that long
-        prompts have as much of that as short ones: where first turns are long and later ones short and cached, this is
-        too little.
+        position: half of them, behind what the prefix cache has of the prompt. Long prompts are taken to have as much
+        of that as short ones. Where first turns are long and later ones short and cached, this is too little.
         """
-        if self.large_prompt is not None:
+        if self.token_weighted_prompt is not None:
             # With nothing cached it is twice the position, and never more.
-            return max(self.uncached, min(self.large_prompt, 2.0 * self.attention))
+            return max(self.uncached, min(self.token_weighted_prompt, 2.0 * self.attention))
         return max(self.uncached, 2.0 * (self.attention - (self.prompt - self.uncached)))
 
 

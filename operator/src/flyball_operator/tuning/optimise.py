@@ -142,7 +142,7 @@ def _kept(inputs: ControlInput, seqs: int, seconds: float, mean: float, *, burst
     """Whether the mean is kept with steps of so many seconds, by the present load and in a `burst`."""
     workload = inputs.workload
     decodes = inputs.decodes(seqs)
-    chunk = min(inputs.chunk(decodes, seconds), workload.large)
+    chunk = min(inputs.chunk(decodes, seconds), workload.weighted_prompt)
     if chunk < 1.0:
         return False
     full, idle = inputs.step(decodes, chunk), inputs.step(decodes, 0.0)

@@ -31,8 +31,10 @@ def predict(inputs: ControlInput, seqs: float, budget: float | None, *, tail: fl
     full = inputs.step(decodes, chunk)
     rate = chunk / full
     load = workload.arrivals * workload.uncached / rate
-    wait = load / (2 * (1 - load)) * workload.large / rate if load < 1 else UNBOUNDED
-    ttft = full / 2 + (workload.waiting * workload.uncached + 1.5 * workload.large) / rate + (1.0 + tail) * wait
+    wait = load / (2 * (1 - load)) * workload.weighted_prompt / rate if load < 1 else UNBOUNDED
+    ttft = (
+        full / 2 + (workload.waiting * workload.uncached + 1.5 * workload.weighted_prompt) / rate + (1.0 + tail) * wait
+    )
     tpot = inputs.token_seconds(decodes)
     if budget is not None:
         # A batch that does not get its prompts in this time shrinks: its steps are held all the same.

@@ -47,7 +47,7 @@ _LOAD: Final = (
     "kv_tokens",
     "drafted",
     "made",
-    "large_prompt",
+    "token_weighted_prompt",
     "kv_share",
 )
 _load: Final = attrgetter(*_LOAD)

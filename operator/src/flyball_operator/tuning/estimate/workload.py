@@ -26,7 +26,7 @@ class Recent:
     `requests` that finished, with the tokens of their prompts, of the `cached` parts of these, and of their answers
     (`output`); all `steps`, and those of decodes `alone`. A window does not hold the whole of its requests, so
     quotients mean something only over many. `computed`: what steps computed of prompts, as engines tell; empty where
-    they do not. `looks`: windows at whose end running requests held KV tokens. `taken`: over these, the
+    they do not. `samples`: windows at whose end running requests held KV tokens. `share_sum`: over these, the
     sum of the shares of these tokens that took memory.
     """
 
@@ -37,11 +37,11 @@ class Recent:
     steps: Sums = field(default_factory=Sums)
     alone: Sums = field(default_factory=Sums)
     computed: PromptSums = NO_PROMPTS
-    looks: float = 0.0
-    taken: float = 0.0
+    samples: float = 0.0
+    share_sum: float = 0.0
 
     @property
-    def large(self) -> float | None:
+    def token_weighted_prompt(self) -> float | None:
         """Computed tokens of the prompt that a prefill token is in on average; None where engines do not tell."""
         tokens, squares = self.computed.tokens, self.computed.squares
         return squares / tokens if tokens > 0.0 and squares > 0.0 else None
@@ -49,7 +49,7 @@ class Recent:
     @property
     def kv_share(self) -> float | None:
         """Share of what running requests hold that takes memory; None where that is not known."""
-        return self.taken / self.looks if self.looks > 0.0 else None
+        return self.share_sum / self.samples if self.samples > 0.0 else None
 
     def after(self, load: RequestLoad, steps: StepWindow | None) -> Recent:
         """With a window; one in which nothing happened changes nothing."""
@@ -70,8 +70,8 @@ class Recent:
             steps=self.steps.times(TUNABLES.kept_per_window).plus(total.times(part)),
             alone=self.alone.times(TUNABLES.kept_per_window).plus(alone.times(part)),
             computed=self._computed_after(steps, part),
-            looks=TUNABLES.kept_per_window * self.looks + looked,
-            taken=TUNABLES.kept_per_window * self.taken + taken,
+            samples=TUNABLES.kept_per_window * self.samples + looked,
+            share_sum=TUNABLES.kept_per_window * self.share_sum + taken,
         )
 
     def _computed_after(self, steps: StepWindow | None, part: float) -> PromptSums:
@@ -153,16 +153,16 @@ class WorkloadEstimator:
             "decodes": steps.decodes / steps.steps * self.fullest,
             "drafted": drafted,
             "made": made,
-            "large_prompt": recent.large,
+            "token_weighted_prompt": recent.token_weighted_prompt,
             "kv_share": recent.kv_share,
         }
 
     def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
-        steps, large = self.recent.steps, self.recent.large
+        steps, computed = self.recent.steps, self.recent.token_weighted_prompt
         position = steps.prefill_attention / max(1.0, steps.prefill_tokens)
         # What a token's position is beyond the middle of what is computed, the prefix cache had.
-        cached = 0.0 if large is None else max(0.0, position - large / 2)
+        cached = 0.0 if computed is None else max(0.0, position - computed / 2)
         first = replace(self.recent, requests=1.0, prompt=max(1.0, 2.0 * position - cached), cached=cached)
         return replace(self, recent=first).workload(load, cores=cores)
 
