@@ -100,6 +100,7 @@ loads = st.builds(
     waiting=counts,
     kv_tokens=counts,
     held_tokens=counts,
+    used_tokens=st.one_of(st.none(), counts),
 )
 prompts = st.builds(PromptSums, tokens=counts, squares=st.floats(0, 1e15))
 missing = st.builds(Unobserved, st.sampled_from(Missing), st.text(max_size=20))

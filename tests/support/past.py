@@ -95,7 +95,7 @@ def _load(signals: Signals) -> Rows:
     assert isinstance(load, RequestLoad)
     ended = load.arrivals * signals.window_seconds
     named = asdict(load) | {"cores": 1, "pods": 1, "age": 1.0, "interval": 5.0, "ended": ended, "grown": 0.0}
-    return [({FIELD: name}, float(value)) for name, value in named.items()]
+    return [({FIELD: name}, float(value)) for name, value in named.items() if value is not None]
 
 
 def _outcomes(signals: Signals) -> Rows:

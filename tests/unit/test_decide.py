@@ -142,7 +142,7 @@ def test_stale_samples_are_not_acted_on() -> None:
 
 
 @pytest.mark.parametrize("figure", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("field", ["arrivals", "running", "held_tokens", "generated_tokens"])
+@pytest.mark.parametrize("field", ["arrivals", "running", "held_tokens", "used_tokens", "generated_tokens"])
 def test_a_figure_that_is_no_number_is_not_acted_on_and_named(field: str, figure: float) -> None:
     state, seen = start(AUTO), signals(100.0)
     assert isinstance(seen.load, RequestLoad)

@@ -112,7 +112,9 @@ def test_before_a_request_ended_prompts_are_as_long_as_steps_show_but_for_what_w
 def test_once_the_engines_are_older_ones_what_newer_ones_counted_is_forgotten() -> None:
     signals = seen(short_and_long())
     assert estimated(older(signals), signals).weighted_prompt < 760
-    assert estimated(signals, older(signals)).weighted_prompt == pytest.approx(estimated(older(signals)).weighted_prompt)
+    assert estimated(signals, older(signals)).weighted_prompt == pytest.approx(
+        estimated(older(signals)).weighted_prompt
+    )
 
 
 @pytest.mark.parametrize("squares", [0.0, 1e300])
@@ -138,10 +140,22 @@ def test_a_prefix_that_running_requests_share_takes_memory_once() -> None:
     assert running < found.fits < found.kv_tokens / (8200 - 8000), "no more than have room beside the prefix"
 
 
+def test_once_it_is_not_known_what_takes_memory_what_was_known_is_forgotten() -> None:
+    signals = seen(short_and_long())
+    assert isinstance(signals.load, RequestLoad)
+    shared = replace(signals, load=replace(signals.load, held_tokens=500.0, used_tokens=300.0))
+    unknown = replace(signals, load=replace(signals.load, held_tokens=500.0, used_tokens=None))
+    nobody_runs = replace(signals, load=replace(signals.load, held_tokens=0.0, used_tokens=0.0))
+    assert estimated(shared, nobody_runs).kv_share == pytest.approx(0.6)
+    assert estimated(shared, unknown).kv_share is None
+
+
 def test_where_it_is_not_known_what_takes_memory_all_that_is_held_does() -> None:
     signals = seen(short_and_long())
     assert isinstance(signals.load, RequestLoad)
-    for load in (replace(signals.load, held_tokens=500.0, used_tokens=0.0), replace(signals.load, held_tokens=0.0)):
+    used: tuple[float | None, ...] = (None, 0.0)
+    unknown = [replace(signals.load, held_tokens=500.0, used_tokens=tokens) for tokens in used]
+    for load in (*unknown, replace(signals.load, held_tokens=0.0)):
         found = estimated(replace(signals, load=load))
         assert (found.kv_share, found.fits) == (None, found.kv_tokens / found.context)
     blocks = replace(signals.load, held_tokens=500.0, used_tokens=512.0)

@@ -239,7 +239,7 @@ def load_of(by_name: Mapping[str, float], window: int) -> RequestLoad | Unobserv
         waiting=by_name["waiting"],
         kv_tokens=by_name.get("kv_tokens", 0.0),
         held_tokens=by_name.get("held_tokens", 0.0),
-        used_tokens=by_name.get("used_tokens", 0.0),
+        used_tokens=by_name.get("used_tokens"),
         refused=max(0.0, by_name.get("shed", 0.0)) / window,
         uneven=max(1.0, by_name.get("uneven", 1.0)),
     )

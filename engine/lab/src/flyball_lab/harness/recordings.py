@@ -239,9 +239,13 @@ def _figure(value: float) -> float:
 
 
 def _figures(part: object) -> Object:
-    """All figures but those that are 0."""
-    given = {one.name: _figure(getattr(part, one.name)) for one in fields(part)}  # type: ignore[arg-type]
-    return {name: value for name, value in given.items() if value != 0}
+    """All figures but those that are 0, or are not known where they need not be."""
+    given = {one: getattr(part, one.name) for one in fields(part)}  # type: ignore[arg-type]
+    return {
+        one.name: _figure(value)
+        for one, value in given.items()
+        if value is not None and (value != 0 or one.default is None)
+    }
 
 
 def _unobserved(one: Unobserved) -> Object:
@@ -284,7 +288,7 @@ def _read_observation(seen: Object, at: float) -> Observation:
     if "unobserved" in seen:
         return _read_unobserved(seen)
     steps, load = seen.get("steps"), seen["load"]
-    no_load = dict.fromkeys((one.name for one in fields(RequestLoad)), 0.0)
+    no_load = {one.name: 0.0 for one in fields(RequestLoad) if one.default is not None}
     return Signals(
         at=at - seen["ago"],
         age_seconds=seen["age_seconds"],

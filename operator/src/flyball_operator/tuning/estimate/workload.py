@@ -6,17 +6,14 @@ Chance must not look like a change, so means are taken over many windows. Pure; 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TypedDict
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
 from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, PromptSums, RequestLoad, StepWindow, Sums
 from flyball_operator.tuning.tunables import TUNABLES
-
-NO_PROMPTS: Final = PromptSums(tokens=0.0, squares=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +22,9 @@ class Recent:
 
     `requests` that finished, with the tokens of their prompts, of the `cached` parts of these, and of their answers
     (`output`); all `steps`, and those of decodes `alone`. A window does not hold the whole of its requests, so
-    quotients mean something only over many. `computed`: what steps computed of prompts, as engines tell; empty where
-    they do not. `samples`: windows at whose end running requests held KV tokens. `share_sum`: over these, the
-    sum of the shares of these tokens that took memory.
+    quotients mean something only over many. `computed`: what steps computed of prompts, None where engines do not
+    tell. `samples`: windows at whose end it is known of what running requests hold which share took memory.
+    `share_sum`: the sum of these shares.
     """
 
     requests: float = 0.0
@@ -36,15 +33,16 @@ class Recent:
     output: float = 0.0
     steps: Sums = field(default_factory=Sums)
     alone: Sums = field(default_factory=Sums)
-    computed: PromptSums = NO_PROMPTS
+    computed: PromptSums | None = None
     samples: float = 0.0
     share_sum: float = 0.0
 
     @property
     def token_weighted_prompt(self) -> float | None:
         """Computed tokens of the prompt that a prefill token is in on average; None where engines do not tell."""
-        tokens, squares = self.computed.tokens, self.computed.squares
-        return squares / tokens if tokens > 0.0 and squares > 0.0 else None
+        if self.computed is None or min(self.computed.tokens, self.computed.squares) <= 0.0:
+            return None
+        return self.computed.squares / self.computed.tokens
 
     @property
     def kv_share(self) -> float | None:
@@ -59,9 +57,7 @@ class Recent:
         # No window counts for more than all before it, so that absurd figures are soon forgotten.
         pairs = ((self.requests, load.finished), (self.steps.decodes, total.decodes))
         part = min([1.0, *(old / new for old, new in pairs if old > 0.0 and new > 0.0)])
-        looked = min(load.held_tokens, load.used_tokens) > 0.0
-        # More than all are blocks that are not full, and what is kept for others.
-        taken = min(1.0, load.used_tokens / load.held_tokens) if looked else 0.0
+        samples, share_sum = self._shares_after(load)
         return Recent(
             requests=TUNABLES.kept_per_window * self.requests + part * load.finished,
             prompt=TUNABLES.kept_per_window * self.prompt + part * load.prompt_tokens,
@@ -70,21 +66,49 @@ class Recent:
             steps=self.steps.times(TUNABLES.kept_per_window).plus(total.times(part)),
             alone=self.alone.times(TUNABLES.kept_per_window).plus(alone.times(part)),
             computed=self._computed_after(steps, part),
-            samples=TUNABLES.kept_per_window * self.samples + looked,
-            share_sum=TUNABLES.kept_per_window * self.share_sum + taken,
+            samples=samples,
+            share_sum=share_sum,
         )
 
-    def _computed_after(self, steps: StepWindow | None, part: float) -> PromptSums:
+    def _shares_after(self, load: RequestLoad) -> tuple[float, float]:
+        """`samples` and `share_sum` with a window; nothing of them where it is not known what takes memory."""
+        if load.used_tokens is None:
+            return 0.0, 0.0
+        samples, share_sum = TUNABLES.kept_per_window * self.samples, TUNABLES.kept_per_window * self.share_sum
+        if min(load.held_tokens, load.used_tokens) <= 0.0:
+            return samples, share_sum
+        # More than all are blocks that are not full, and what is kept for others.
+        return samples + 1.0, share_sum + min(1.0, load.used_tokens / load.held_tokens)
+
+    def _computed_after(self, steps: StepWindow | None, part: float) -> PromptSums | None:
         """With a window. One of engines that do not tell, where others did before, leaves nothing to go by."""
         if steps is None:
             return self.computed
         kept, new = self.computed, steps.prompts
         if new is None:
-            return NO_PROMPTS
+            return None
+        if kept is None:
+            return PromptSums(tokens=part * new.tokens, squares=part * new.squares)
         return PromptSums(
             tokens=TUNABLES.kept_per_window * kept.tokens + part * new.tokens,
             squares=TUNABLES.kept_per_window * kept.squares + part * new.squares,
         )
+
+
+class _Means(TypedDict):
+    """What of a `Workload` is the same until the next window."""
+
+    prompt: float
+    uncached: float
+    output: float
+    ratio: float
+    attention: float
+    context: float
+    decodes: float
+    drafted: float
+    made: float
+    token_weighted_prompt: float | None
+    kv_share: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +155,8 @@ class WorkloadEstimator:
         return Workload(arrivals=load.arrivals * share, waiting=load.waiting * share, kv_tokens=load.kv_tokens, **means)
 
     @cached_property
-    def _means(self) -> Mapping[str, Any] | None:
-        """What of the workload is the same until the next window, by name; None until it is known.
+    def _means(self) -> _Means | None:
+        """What of the workload is the same until the next window; None until it is known.
 
         Reckoned once: every tick asks for it, some several times.
         """
@@ -143,19 +167,19 @@ class WorkloadEstimator:
         drafted = _drafted(recent.alone)
         # A decode makes the tokens of answers but for the first. Where drafts cease it makes one token at once.
         made = min(drafted, self.drafted, max(1.0, (recent.output - requests) / steps.decodes))
-        return {
-            "prompt": recent.prompt / requests,
-            "uncached": uncached,
-            "output": output,
-            "ratio": uncached * made / output,
-            "attention": steps.prefill_attention / max(1.0, steps.prefill_tokens),
-            "context": steps.kv_tokens / steps.decodes,
-            "decodes": steps.decodes / steps.steps * self.fullest,
-            "drafted": drafted,
-            "made": made,
-            "token_weighted_prompt": recent.token_weighted_prompt,
-            "kv_share": recent.kv_share,
-        }
+        return _Means(
+            prompt=recent.prompt / requests,
+            uncached=uncached,
+            output=output,
+            ratio=uncached * made / output,
+            attention=steps.prefill_attention / max(1.0, steps.prefill_tokens),
+            context=steps.kv_tokens / steps.decodes,
+            decodes=steps.decodes / steps.steps * self.fullest,
+            drafted=drafted,
+            made=made,
+            token_weighted_prompt=recent.token_weighted_prompt,
+            kv_share=recent.kv_share,
+        )
 
     def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""

@@ -155,9 +155,9 @@ class RequestLoad:
     `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
     finished in the window; `prompt_tokens`, `cached_tokens` and `generated_tokens` are theirs. `running`,
     `waiting`: requests now. `kv_tokens`: what one core's KV cache can hold. `held_tokens`: KV tokens that running
-    requests hold; `used_tokens`: those that take memory, where a prefix that they share counts once, 0 where that is
-    not known. `uneven`: requests in the fullest core over the mean core's, both in the mean of
-    `compared_seconds`; 1 where all have as many.
+    requests hold. `used_tokens`: those that take memory, where a prefix that they
+    share counts once, None where that is not known. `uneven`: requests in the fullest core over the mean core's, both
+    in the mean of `compared_seconds`; 1 where all have as many.
     """
 
     arrivals: float
@@ -169,9 +169,14 @@ class RequestLoad:
     waiting: float
     kv_tokens: float
     held_tokens: float
-    used_tokens: float = 0.0
+    used_tokens: float | None = None
     refused: float = 0.0
     uneven: float = 1.0
+
+    @property
+    def known(self) -> Mapping[str, float]:
+        """All figures that are known, by name."""
+        return {name: figure for name, figure in vars(self).items() if figure is not None}
 
     @property
     def none(self) -> bool:
@@ -286,7 +291,7 @@ class Signals:
         own = {"at": self.at, "age_seconds": abs(self.age_seconds), "window_seconds": self.window_seconds}
         named: list[tuple[str, Mapping[str, float]]] = [("", own)]
         if isinstance(self.load, RequestLoad):
-            named.append(("", vars(self.load)))
+            named.append(("", self.load.known))
         named += [(f"{name}.", vars(outcome)) for name, outcome in self.outcomes.items()]
         if isinstance(self.steps, StepWindow):
             odd = (sums for sums in self.steps.cells.values() if not sums.is_sane)
@@ -300,7 +305,7 @@ class Signals:
     @property
     def _is_possible(self) -> bool:
         """The same, without a name: nearly always so, and a thousand are looked at in a tick."""
-        load = self.load.__dict__.values() if isinstance(self.load, RequestLoad) else ()
+        load = self.load.known.values() if isinstance(self.load, RequestLoad) else ()
         counts = [figure for found in self.outcomes.values() for figure in (found.met, found.violated)]
         figures = (self.at, abs(self.age_seconds), self.window_seconds, *load, *counts)
         # What is no number makes the sum none.

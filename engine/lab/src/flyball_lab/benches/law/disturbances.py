@@ -75,7 +75,7 @@ def changed(signals: Signals, change: Change) -> Signals:
             prompts = PromptSums(tokens=change(prompts.tokens), squares=change(prompts.squares))
         steps = replace(steps, cells=cells, prompts=prompts)
     if isinstance(load, RequestLoad):
-        load = RequestLoad(**{field.name: change(getattr(load, field.name)) for field in fields(RequestLoad)})
+        load = replace(load, **{name: change(figure) for name, figure in load.known.items()})
     return replace(
         signals,
         steps=steps,
