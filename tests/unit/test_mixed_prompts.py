@@ -13,9 +13,13 @@ from flyball_lab.harness.tuning import TPOT, TTFT, tuning
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Prefix, Request
 from flyball_lab.simulator.virtual import build, run
+from flyball_operator.cli.plan.modelled import capacity_of
 from flyball_operator.tuning.control_input import Workload
+from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.estimate.workload import WorkloadEstimator
 from flyball_operator.tuning.observe.signals import PromptSums, RequestLoad, Signals, StepWindow
+from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.state import start
 
 SECONDS = 240.0
 
@@ -140,6 +144,32 @@ def test_a_prefix_that_running_requests_share_takes_memory_once() -> None:
     assert running < found.fits < found.kv_tokens / (8200 - 8000), "no more than have room beside the prefix"
 
 
+def test_in_a_pipeline_it_is_not_known_what_takes_memory() -> None:
+    """What requests hold is told of one step, what is used is of all in flight."""
+    signals, whole = seen(short_and_long()), tuning(TTFT, TPOT)
+    assert isinstance(signals.load, RequestLoad)
+    shared = replace(signals, load=replace(signals.load, held_tokens=500.0, used_tokens=300.0))
+    assert shares(shared, whole) == [0.6]
+    assert shares(shared, replace(whole, stages=2)) == [None]
+    assert shares(shared, whole, replace(whole, stages=2)) == [0.6, None], "the pipeline is new"
+
+
+def test_nor_does_a_plan_of_pipelines_go_by_it() -> None:
+    signals, whole = seen(short_and_long()), tuning(TTFT, TPOT)
+    assert isinstance(signals.load, RequestLoad)
+    unknown = replace(signals.load, kv_tokens=5000.0, held_tokens=500.0, used_tokens=None)
+    shared = replace(unknown, used_tokens=100.0)
+
+    def rate(load: RequestLoad, spec: TuningSpec) -> float:
+        found = capacity_of(PRESETS["h100-8b"].step_times.model, signals, load, spec)
+        assert found is not None
+        return found.rate
+
+    assert rate(shared, whole) > 1.5 * rate(unknown, whole), "memory is what bounds it"
+    two = replace(whole, stages=2)
+    assert rate(shared, two) == rate(unknown, two)
+
+
 def test_once_it_is_not_known_what_takes_memory_what_was_known_is_forgotten() -> None:
     signals = seen(short_and_long())
     assert isinstance(signals.load, RequestLoad)
@@ -148,6 +178,19 @@ def test_once_it_is_not_known_what_takes_memory_what_was_known_is_forgotten() ->
     nobody_runs = replace(signals, load=replace(signals.load, held_tokens=0.0, used_tokens=0.0))
     assert estimated(shared, nobody_runs).kv_share == pytest.approx(0.6)
     assert estimated(shared, unknown).kv_share is None
+
+
+def shares(signals: Signals, *specs: TuningSpec) -> list[float | None]:
+    """The share that is known after a tick under each of these specs."""
+    state, found = start(specs[0]), list[float | None]()
+    for number, spec in enumerate(specs):
+        at = signals.at + 30.0 * number
+        state, _ = decide(state, replace(signals, at=at), spec, at)
+        assert isinstance(signals.load, RequestLoad)
+        workload = state.workload.workload(signals.load, cores=1)
+        assert workload is not None
+        found.append(workload.kv_share)
+    return found
 
 
 def test_where_it_is_not_known_what_takes_memory_all_that_is_held_does() -> None:

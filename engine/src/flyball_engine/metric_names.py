@@ -62,7 +62,7 @@ class MetricName(StrEnum):
     KV_CACHE_TOKENS = "flyball_kv_cache_tokens"
     """gauge; engine: tokens the KV cache can hold."""
     RUNNING_KV_TOKENS = "flyball_running_kv_tokens"
-    """gauge; engine: tokens in the KV cache that running requests hold."""
+    """gauge; engine: tokens in the KV cache that the requests of the newest step hold."""
     STEPS = "flyball_steps_total"
     """counter; engine, bucket, kind: see `StepSums.steps`; the six below likewise."""
     STEP_SECONDS = "flyball_step_seconds_total"

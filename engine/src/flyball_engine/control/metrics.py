@@ -179,7 +179,7 @@ _SINGLE: Final[Mapping[MetricName, str]] = {
     MetricName.WAITING: "Waiting requests",
     MetricName.KV_CACHE_USAGE: "Fraction of the KV cache in use",
     MetricName.KV_CACHE_TOKENS: "Tokens the KV cache can hold",
-    MetricName.RUNNING_KV_TOKENS: "Tokens in the KV cache that running requests hold",
+    MetricName.RUNNING_KV_TOKENS: "Tokens in the KV cache that the requests of the newest step hold",
     MetricName.LONGEST_STEP_SECONDS: "Longest step up to the setpoint that is applied, and since",
     MetricName.OLDEST_WAITING_SECONDS: "Age of the oldest request that was never admitted",
     MetricName.STEP_BUDGET_SECONDS: "Time a step may take, 0 where the limits alone hold",

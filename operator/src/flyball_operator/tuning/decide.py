@@ -83,7 +83,7 @@ def _proposed(state: TuningState, tick: Tick) -> tuple[TuningState, Proposal]:
         unseen = "" if blind is None else blind.detail
         return state, Proposal(policy=state.policy, hold=HoldReason.NOT_OBSERVED, trigger=unseen)
     load = observation.load
-    state = _weigh(_watch(state, observation, load), observation, load, spec, tick.at)
+    state = _weigh(_watch(state, observation, load, spec), observation, load, spec, tick.at)
     return state, _wanted(state, observation, load, tick)
 
 
@@ -92,7 +92,7 @@ def learn_steps(state: TuningState, window: StepWindow) -> TuningState:
     return replace(state, step_time=learn(state.step_time, window))
 
 
-def _watch(state: TuningState, signals: Signals, load: RequestLoad) -> TuningState:
+def _watch(state: TuningState, signals: Signals, load: RequestLoad, spec: TuningSpec) -> TuningState:
     """Take in what a tick brings: steps, lengths and mix. Requests are counted with the steps of the same window."""
     if signals.steps is None:
         return state
@@ -100,7 +100,14 @@ def _watch(state: TuningState, signals: Signals, load: RequestLoad) -> TuningSta
     return replace(
         state,
         step_time=learn(state.step_time, steps) if steps is not None else state.step_time,
-        workload=state.workload.after(load, steps, at=signals.at, seconds=signals.window_seconds, cores=signals.cores),
+        workload=state.workload.after(
+            load,
+            steps,
+            at=signals.at,
+            seconds=signals.window_seconds,
+            cores=signals.cores,
+            stages=spec.stages,
+        ),
     )
 
 

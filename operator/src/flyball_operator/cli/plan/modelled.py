@@ -40,7 +40,12 @@ def capacity_of(model: StepModel, signals: Signals, load: RequestLoad, spec: Tun
     """What a replica carries of this window's mix; None where lengths or steps are not known, or nothing is asked."""
     steps = signals.steps if isinstance(signals.steps, StepWindow) else None
     seen = WorkloadEstimator().after(
-        load, steps, at=signals.at, seconds=signals.window_seconds, cores=max(1, signals.cores)
+        load,
+        steps,
+        at=signals.at,
+        seconds=signals.window_seconds,
+        cores=max(1, signals.cores),
+        stages=spec.stages,
     )
     workload = seen.workload(load, cores=signals.cores)
     if workload is None or not spec.objectives:

@@ -130,9 +130,22 @@ class WorkloadEstimator:
         return self.recent.requests > 0.0
 
     def after(
-        self, load: RequestLoad, steps: StepWindow | None, *, at: float, seconds: float, cores: int = 1
+        self,
+        load: RequestLoad,
+        steps: StepWindow | None,
+        *,
+        at: float,
+        seconds: float,
+        cores: int = 1,
+        stages: int = 1,
     ) -> WorkloadEstimator:
-        """With a window of so many cores that ended `at` and was so many seconds long."""
+        """With a window of so many cores that ended `at` and was so many seconds long.
+
+        `stages` of the engine's pipeline. With several it is not known what takes memory: of what requests hold the
+        engine tells for one step, but what is used is of all steps in flight.
+        """
+        if stages > 1:
+            load = replace(load, used_tokens=None)
         alone = steps.total(StepKind.DECODE) if steps is not None else Sums()
         seen = replace(self, drafted=_drafted(alone)) if alone.decodes > 0.0 else self
         # Far before the last one is no overlap: a clock was set back.

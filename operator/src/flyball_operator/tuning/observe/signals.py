@@ -155,7 +155,7 @@ class RequestLoad:
     `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
     finished in the window; `prompt_tokens`, `cached_tokens` and `generated_tokens` are theirs. `running`,
     `waiting`: requests now. `kv_tokens`: what one core's KV cache can hold. `held_tokens`: KV tokens that running
-    requests hold. `used_tokens`: those that take memory, where a prefix that they
+    requests hold, in a pipeline only those of one step. `used_tokens`: those that take memory, where a prefix that they
     share counts once, None where that is not known. `uneven`: requests in the fullest core over the mean core's, both
     in the mean of `compared_seconds`; 1 where all have as many.
     """
