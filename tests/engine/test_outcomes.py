@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from http.client import HTTPConnection
+from random import Random
 from urllib.parse import urlsplit
 
 import httpx
@@ -99,6 +100,20 @@ def test_beams_are_one_request(counted: Counted) -> None:
     assert post(counted, prompt="hello", max_tokens=3, use_beam_search=True, n=2).status_code == 200
     counted.expect_outcomes(finished=1)
     assert counted(MetricName.OBJECTIVE_REQUESTS, objective=EASY[0].id, outcome="met") == 1
+
+
+def test_what_is_computed_of_a_prompt_is_squared_but_for_what_the_prefix_cache_has(counted: Counted) -> None:
+    random = Random(11)
+    first, more = ([random.randrange(100, 250) for _ in range(tokens)] for tokens in (900, 70))
+    counted.against(EASY)
+    for prompt in (first, first[:800] + more):
+        assert post(counted, prompt=prompt, max_tokens=4).status_code == 200
+    counted.expect_outcomes(finished=2)
+    cached = counted(MetricName.CACHED_PROMPT_TOKENS)
+    assert 600 < cached <= 800, "of the second"
+    rest = 870 - cached
+    assert counted(MetricName.TOKENS, engine="0", phase="prefill") == 900 + rest
+    assert counted(MetricName.COMPUTED_PROMPT_TOKENS_SQUARED, engine="0") == 900**2 + rest**2
 
 
 def test_refusals_are_counted_apart_and_what_generates_nothing_not_at_all(counted: Counted) -> None:
