@@ -16,4 +16,11 @@ def binary(tool: str) -> str:
     if found:
         return found
     command = [str(ROOT / "hack/lib/binaries"), "path", tool]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=3600).stdout.strip()
+
+
+def imported(*tools: str) -> dict[str, str]:
+    """References of images of these tools, by their names; they are in the cluster."""
+    command = [str(ROOT / "hack/cluster"), "import", *tools]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=3600).stdout
+    return dict(line.split("=", 1) for line in printed.split())

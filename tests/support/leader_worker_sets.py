@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import Final
 import yaml
 
 from flyball_lab.harness.waiting import eventually
-from flyball_lab.repository import ROOT
 from support import others_crds
-from support.binaries import binary
+from support.binaries import binary, imported
 from support.cluster import KubectlError, Object, condition, expect_established, get, kubectl
 from support.helm import run
 from support.remnants import mark
@@ -52,10 +50,7 @@ def leader_worker_sets() -> Iterator[None]:
 
 
 def _published(chart: Path) -> list[Object]:
-    command = [str(ROOT / "hack/cluster"), "import", _TOOL]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=1800).stdout
-    image = printed.strip().partition("=")[2]
-    repository, _, tag = image.rpartition(":")
+    repository, _, tag = imported(_TOOL)[_TOOL].rpartition(":")
     values = {
         "image": {"manager": {"repository": repository, "tag": tag, "pullPolicy": "Never"}},
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}},

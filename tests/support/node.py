@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from flyball_lab.repository import ROOT
 from support.cluster import Object, kubectl
@@ -30,15 +31,21 @@ def node_address() -> str:
 
 @contextmanager
 def daemon_on_node(
-    program: str, options: Mapping[str, object], log: Path, *, verb: str = ""
+    program: str,
+    options: Mapping[str, object],
+    log: Path,
+    *,
+    verb: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in the cluster's namespaces for as long as the block lasts; one of an earlier run is ended first.
 
     `verb`: what it is to do, before the options.
     """
     end_on_node(program)
+    variables = [f"{name}={value}" for name, value in environment.items()]
     given = [*verb.split(), *(f"--{name}={value}" for name, value in options.items())]
-    command = [str(ROOT / "hack/cluster"), "exec", program, *given]
+    command = [str(ROOT / "hack/cluster"), "exec", *variables, program, *given]
     with log.open("wb") as to:
         process = subprocess.Popen(command, stdout=to, stderr=to)
     try:

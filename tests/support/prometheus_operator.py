@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,7 @@ import yaml
 
 from flyball_lab.harness.prometheus_api import PrometheusApi
 from flyball_lab.harness.waiting import eventually
-from flyball_lab.repository import ROOT
-from support.binaries import binary
+from support.binaries import binary, imported
 from support.cluster import Object, get, kubectl
 
 _NAMESPACE: Final = "monitoring"
@@ -27,7 +25,7 @@ _TOOLS: Final = ("prometheus", "prometheus-operator", "prometheus-config-reloade
 @contextmanager
 def prometheus_operator() -> Iterator[PrometheusApi]:
     """The operator as it is published, in namespace `monitoring`; the API of the Prometheus that it runs there."""
-    images = _images()
+    images = imported(*_TOOLS)
     crds, objects = _published(images)
     try:
         _apply(crds)
@@ -38,13 +36,6 @@ def prometheus_operator() -> Iterator[PrometheusApi]:
         kubectl("delete", "--ignore-not-found", "-f", "-", stdin=_text([_prometheus(images)]))
         eventually(lambda: get("pod", _POD, namespace=_NAMESPACE) is None, expecting="its Prometheus is gone")
         kubectl("delete", "--ignore-not-found", "-f", "-", stdin=f"{_text(objects)}\n---\n{crds}", timeout=300)
-
-
-def _images() -> dict[str, str]:
-    """Images of the tools in the cluster, by their names."""
-    command = [str(ROOT / "hack/cluster"), "import", *_TOOLS]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=1800).stdout
-    return dict(line.split("=", 1) for line in printed.split())
 
 
 def _published(images: dict[str, str]) -> tuple[str, list[Object]]:
