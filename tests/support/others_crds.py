@@ -21,6 +21,11 @@ def of_gateways() -> tuple[Path, ...]:
     return Path(binary("httproutes.yaml")), Path(binary("inferencepools.yaml"))
 
 
+def of_gateway_controllers() -> tuple[Path, ...]:
+    """The files of what gateways' own controllers need besides."""
+    return tuple(Path(binary(f"{kind}.yaml")) for kind in ("gatewayclasses", "gateways", "referencegrants"))
+
+
 def of_groups() -> Path:
     """The file of LeaderWorkerSet's."""
     return Path(binary("leaderworkersets.yaml"))
