@@ -20,6 +20,7 @@ from flyball_operator.tuning.state import ChangeCause, Decision
 A_CHANGE = Decision(
     at=100.0, before=Policy(limits=Limits()), policy=Policy(limits=Limits()), hold=None, trigger="", cause="per-token"
 )
+CHANGED_AT = "flyball_operator_limits_changed_timestamp_seconds"
 CHANGED = {"namespace": "team", "service": "chat", "hold": "changed"}
 
 
@@ -81,6 +82,13 @@ async def test_what_is_only_recommended_is_no_change_of_limits() -> None:
     await tuned(harness, registry)
     assert "Retuned" not in harness.events
     assert changes(registry) == {}
+
+
+def test_the_causes_are_those_that_the_page_names() -> None:
+    registry = CollectorRegistry()
+    TunerMetrics(registry)
+    (named,) = (one.documentation for one in registry.collect() if one.name == CHANGED_AT)
+    assert all(cause in named for cause in ChangeCause)
 
 
 def changes(registry: CollectorRegistry) -> dict[str, float]:

@@ -16,7 +16,7 @@ from flyball_engine.contract import Knob
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.state import ChangeCause, Decision
+from flyball_operator.tuning.state import Decision
 
 _SERVICE: Final = ("namespace", "service")
 #: What held the limits where nothing did.
@@ -74,8 +74,8 @@ class TunerMetrics:
         )
         self._changed = gauge(
             "flyball_operator_limits_changed_timestamp_seconds",
-            f"Unix time at which engines were given other limits last, by `cause`: the objective that binds, or one of "
-            f"{', '.join(ChangeCause)}",
+            "Unix time at which engines were given other limits last, by `cause`: the objective that binds, UpperBound, "
+            "Learning, SpecEdited, RolledBack or TrialFailed",
             "cause",
         )
         self._pushes = counter("flyball_operator_pushes_total", "Setpoints written to pods, by outcome", "outcome")
