@@ -74,8 +74,8 @@ class TunerMetrics:
         )
         self._changed = gauge(
             "flyball_operator_limits_changed_timestamp_seconds",
-            "Unix time at which engines were given other limits last, by `cause`: the objective that binds, UpperBound, "
-            "Learning, SpecEdited, RolledBack or TrialFailed",
+            "Unix time at which engines were given other limits last, by `cause`: the objective that binds, "
+            "UpperBound, Learning, SpecEdited, RolledBack or TrialFailed",
             "cause",
         )
         self._pushes = counter("flyball_operator_pushes_total", "Setpoints written to pods, by outcome", "outcome")
