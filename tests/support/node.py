@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from flyball_lab.repository import ROOT
 from support.cluster import Object, kubectl
+from support.devices import DEVICE
 
 
 def on_node(*command: str) -> str:
@@ -27,6 +28,24 @@ def node_address() -> str:
     """The address by which this machine reaches the node."""
     (node,) = json.loads(kubectl("get", "nodes", "-l", "type!=kwok", "-o", "json"))["items"]
     return next(str(one["address"]) for one in node["status"]["addresses"] if one["type"] == "InternalIP")
+
+
+@contextmanager
+def devices_on_node(number: int) -> Iterator[str]:
+    """The node has so many devices, which nobody looks after, for as long as the block lasts. Gives their resource."""
+    (node,) = json.loads(kubectl("get", "nodes", "-l", "type!=kwok", "-o", "json"))["items"]
+
+    def has(devices: int | None) -> None:
+        # A kubelet keeps what others say of its node, but for what it says itself.
+        of_node = {field: {DEVICE: None if devices is None else str(devices)} for field in ("capacity", "allocatable")}
+        named = ("patch", "node", node["metadata"]["name"], "--subresource=status", "--type=merge")
+        kubectl(*named, "-p", json.dumps({"status": of_node}))
+
+    has(number)
+    try:
+        yield DEVICE
+    finally:
+        has(None)
 
 
 @contextmanager
