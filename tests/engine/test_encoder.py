@@ -34,7 +34,8 @@ def encoder(server_python: str, plugin: Path, tmp_path_factory: pytest.TempPathF
     subprocess.run(
         [server_python, "-P", "-m", "flyball_lab.tools.make_encoder", model], env=environment, check=True, timeout=300
     )
-    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=2048", "--enable-prefix-caching"]
+    # With prefix caching, a service's default, vLLM's engine core does not start: an encoder has no KV cache.
+    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=2048", "--no-enable-prefix-caching"]
     size = (*cpu_image.arguments(), f"--max-model-len={CONTEXT}")
     with started(
         server_python, folder, model=model, plugin=plugin, user=["--runner=pooling"], owned=owned, size=size
@@ -70,7 +71,8 @@ def test_texts_are_scored(encoder: Served) -> None:
 def test_all_are_served_under_limits_below_a_prompt_which_cannot_be_split(encoder: Served) -> None:
     answer = encoder.set(limits={"max_num_active_seqs": 1, "max_num_scheduled_tokens": 16})
     (core,) = answer.cores
-    assert core.effective.max_num_scheduled_tokens == CONTEXT
+    assert core.effective.max_num_scheduled_tokens is not None
+    assert core.effective.max_num_scheduled_tokens >= CONTEXT
     with ThreadPoolExecutor(8) as clients:
         found = list(clients.map(lambda start: vectors(encoder, [*range(start, start + 300)]), range(1000, 9000, 1000)))
     assert len(found) == 8
