@@ -22,6 +22,7 @@ from aiohttp import web
 
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import Prometheus, prometheus
+from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cli.entry import main
 from flyball_operator.prometheus.access import Access
@@ -189,9 +190,11 @@ class Gateway:
     #: Answers in place of the figures.
     instead: Callable[[web.Request], web.Response] | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
+    methods: set[str] = field(default_factory=set)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(dict(request.headers))
+        self.methods.add(request.method)
         if self.instead is not None:
             return self.instead(request)
         if request.headers.get("Authorization") == f"Bearer {WITHOUT_RIGHTS}":
@@ -203,7 +206,12 @@ class Gateway:
             return web.Response(status=401, text="no org id")
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"{self.behind}{request.rel_url}") as found,
+            session.request(
+                request.method,
+                f"{self.behind}{request.rel_url}",
+                data=await request.read(),
+                headers={"Content-Type": request.headers.get("Content-Type", "")},
+            ) as found,
         ):
             return web.Response(status=found.status, body=await found.read(), content_type=found.content_type)
 
@@ -261,6 +269,18 @@ class TestBehindAGateway:
                 assert gone.detail.startswith(f"{token}: No such file or directory")
                 written(tmp_path, "token", SECOND)
                 assert (await seen_by(reader)).reason is ANSWERED
+
+    async def test_what_is_too_long_for_an_address_is_sent_in_a_body_and_nothing_else_is(
+        self, running: Prometheus, tmp_path: Path
+    ) -> None:
+        access = Access(bearer_token_file=written(tmp_path, "token", FIRST))
+        async with before(running) as (gateway, url):
+            for shard, methods in ((Shard(), {"GET"}), (Shard(3, 12), {"GET", "POST"})):
+                gateway.methods.clear()
+                client = PrometheusClient(url, timeout=10.0, access=access)
+                with closing(PrometheusReader(client, timeout=10.0, shard=shard)) as reader:
+                    assert (await seen_by(reader)).reason is ANSWERED
+                assert gateway.methods == methods
 
     async def test_whoever_is_known_and_may_not_query_is_told_so(self, running: Prometheus, tmp_path: Path) -> None:
         token = written(tmp_path, "token", WITHOUT_RIGHTS)

@@ -25,13 +25,14 @@ STREAMS = 16
 
 
 @pytest.fixture
-def group(server_python: str, forking_plugin: Path, model: Path, tmp_path: Path) -> Iterator[tuple[Served, VllmServer]]:
+def group(
+    server_python: str, forking_plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Served, VllmServer]]:
     """The leader, and its worker; whose user wants two API servers."""
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
     owned.append(f"--tensor-parallel-size={NODES}")
-    folders = [tmp_path / f"node-{index}" for index in range(NODES)]
-    for folder in folders:
-        folder.mkdir()
+    # Not in a folder of the test's long name: vLLM's sockets are in these, and paths of sockets have 107 characters.
+    folders = [tmp_path_factory.mktemp("node") for _ in range(NODES)]
     with ExitStack() as stack:
         leader, worker = (
             stack.enter_context(

@@ -11,7 +11,7 @@ import ssl
 import warnings
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
 from prometheus_api_client import PrometheusConnect
@@ -27,6 +27,8 @@ from flyball_operator.tuning.observe.signals import Missing
 
 #: Series of one answer: 1000 services with 42 cells of 7 figures.
 MAX_SERIES: Final = 400_000
+#: Characters of a query in an address: of 8 KB, which proxies take with the rest of a request's first line.
+LONGEST_ADDRESS: Final = 7_900
 #: Bytes that are read of an answer that is no figures, and characters that are repeated of it.
 _MOST_READ: Final = 4096
 _MOST_REPEATED: Final = 200
@@ -48,6 +50,19 @@ class PrometheusError(Exception):
     def __init__(self, missing: Missing, detail: str) -> None:
         super().__init__(detail)
         self.missing = missing
+
+
+class _Session(requests.Session):
+    """Sends a query that is too long for an address in a body, as Prometheus accepts it.
+
+    Not each query: who may only read may not send a POST, where a proxy goes by Kubernetes' verbs.
+    """
+
+    def request(self, method: str | bytes, url: str | bytes, params: Any = None, **how: Any) -> requests.Response:  # type: ignore[override]
+        """As that of `requests`."""
+        if len(urlencode(params or {})) > LONGEST_ADDRESS:
+            return super().request("POST", url, data=params, **how)
+        return super().request(method, url, params=params, **how)
 
 
 class PrometheusClient:
@@ -82,7 +97,7 @@ class PrometheusClient:
         self._client.close()
 
     def _session(self) -> requests.Session:
-        access, session = self._access, requests.Session()
+        access, session = self._access, _Session()
         session.auth = _Headers(access)
         # Before `requests` looks where a redirect leads.
         session.hooks["response"] += [self._refuse_answer, _parse_fast]

@@ -43,7 +43,7 @@ _TARGETS: Final = f'{_NAMED},{UID}!=""'
 
 #: Parts of all services, by what their UIDs begin with: of random UIDs each has about a third. An answer is a third as
 #: large, and what fails in one part, such as series that cannot be matched, leaves the others seen.
-_PARTS: Final = ('=~"[0-4].*"', '=~"[5-9].*"', '!~"[0-9].*"')
+_PARTS: Final = ('=~"[0-4].*"', '=~"[5-9].*"', '=~"[^0-9].*"')
 PARTS: Final = len(_PARTS)
 _ALL: Final = Shard()
 
@@ -56,7 +56,7 @@ def part_of(uid: str) -> int:
 
 def part(number: int, shard: Shard = _ALL) -> str:
     """The matchers of the pods of one part of a shard."""
-    found = f"{_TARGETS},{UID}{_PARTS[number]}"
+    found = f"{_NAMED},{UID}{_PARTS[number]}"
     if shard.count == 1:
         return found
     pattern, matches = shard.pattern
