@@ -7,8 +7,10 @@ not observed. Pure: state goes in and comes out, time is a parameter (Unix secon
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import is_not
+from typing import Final
 
 from flyball_engine.figures import figure
 from flyball_engine.model import StepModel
@@ -37,6 +39,12 @@ from flyball_operator.tuning.policy import Policy, edited_first, replace_limits,
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import ChangeCause, Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES
+
+#: What moves a policy where the law was not asked; else an edit did.
+_WITHOUT_LAW: Final[Mapping[HoldReason, ChangeCause]] = {
+    HoldReason.LEARNING: ChangeCause.LEARNING,
+    HoldReason.ROLLED_BACK: ChangeCause.ROLLED_BACK,
+}
 
 
 def decide(
@@ -67,8 +75,7 @@ def decide(
 def _cause(proposal: Proposal) -> str:
     if proposal.output is not None:
         return proposal.output.binding or ChangeCause.UPPER_BOUND
-    without_law = {HoldReason.LEARNING: ChangeCause.LEARNING, HoldReason.ROLLED_BACK: ChangeCause.ROLLED_BACK}
-    return without_law.get(proposal.hold, ChangeCause.SPEC_EDITED)
+    return _WITHOUT_LAW.get(proposal.hold, ChangeCause.SPEC_EDITED)
 
 
 def _proposed(state: TuningState, tick: Tick) -> tuple[TuningState, Proposal]:
