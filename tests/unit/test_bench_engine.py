@@ -24,6 +24,7 @@ from flyball_lab.benches import main
 from flyball_lab.benches.engine import bare, cost, fuzz, hooks, timed_steps
 from flyball_lab.benches.engine.engines import WarmEngines, Where
 from flyball_lab.benches.engine.load import Ask, Prompts, RequestResult, SentLoad, closed, open_loop, poisson
+from flyball_lab.benches.engine.step_budget import NEIGHBOUR_STEPS, tokens_kept
 from flyball_lab.benches.engine.timed_steps import read_steps
 from flyball_lab.harness.scheduler_scenario import Scenario
 from flyball_lab.tools.fuzz import Fuzz
@@ -275,3 +276,9 @@ def test_a_scenario_in_which_vllm_itself_raises_is_named() -> None:
 @pytest.mark.parametrize("part", [hooks, fuzz])
 def test_what_the_python_of_vllm_runs_is_there(part: Any) -> None:
     assert importlib.util.find_spec(f"{bare.TOOLS}.{part.MODULE}") is not None
+
+
+@pytest.mark.parametrize("steps", NEIGHBOUR_STEPS)
+def test_short_answers_keep_their_time_beside_a_neighbour_that_comes_and_goes(steps: int) -> None:
+    assert tokens_kept(steps, seed=1, seconds=30.0) >= 0.95
+    assert tokens_kept(steps, seed=1, seconds=30.0, biased=False) < 0.85, "the load is one that needs it"

@@ -183,6 +183,38 @@ def test_one_stall_moves_the_bias_by_little() -> None:
     assert budgeter.bias <= BIAS_RANGE[1]
 
 
+def test_a_step_is_fitted_by_the_last_few_and_prompts_that_wait_are_predicted_by_more() -> None:
+    budgeter = a_reflex()
+    queue = Queue(decodes=64, prefilling=[Prompt(remaining=100_000, context=0)])
+
+    def next_step(slowdown: float) -> float:
+        step, _, _ = served(queue, room(budgeter, queue))
+        budgeter.observe(step, slowdown * seconds(MODEL, step))
+        return slowdown * seconds(MODEL, step)
+
+    for _ in range(100):
+        next_step(1.0)
+    of_slow = [next_step(1.4) for _ in range(6)]
+    assert of_slow[0] == pytest.approx(1.4 * 0.030, rel=0.03)
+    assert of_slow[-1] <= 1.1 * 0.030, "five slow steps are enough for the sixth to be short"
+    assert budgeter.bias < 1.15, "and they say little of the many that a prompt waits for"
+    of_fast = [next_step(1.0) for _ in range(6)]
+    assert of_fast[-1] >= 0.9 * 0.030, "nor is the engine idle for long when it is fast again"
+
+
+def test_a_stall_shortens_no_step_for_long() -> None:
+    budgeter = a_reflex()
+    queue = Queue(decodes=64, prefilling=[Prompt(remaining=100_000, context=0)])
+    step, _, _ = served(queue, room(budgeter, queue))
+    for _ in range(50):
+        budgeter.observe(step, seconds(MODEL, step))
+    budgeter.observe(step, 60.0)
+    for _ in range(10):
+        budgeter.observe(step, seconds(MODEL, step))
+    after, _, _ = served(queue, room(budgeter, queue))
+    assert seconds(MODEL, after) == pytest.approx(0.030, rel=0.05)
+
+
 def test_the_bias_outlives_a_new_setpoint() -> None:
     budgeter = a_reflex()
     assert math.isnan(budgeter.bias)
