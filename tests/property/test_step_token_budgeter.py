@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_engine.batching.step_token_budgeter import UNDATED_SHARE, Prompt, Queue, StepTokenBudgeter
+from flyball_engine.batching.step_token_budgeter import Prompt, Queue, StepTokenBudgeter
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget, seconds, served
 
@@ -36,7 +36,6 @@ QUEUES = st.builds(
     more=st.just(False),
     indivisible=st.just(0),
     kv_tokens=st.integers(0, 1_000_000),
-    undated=st.booleans(),
 )
 
 
@@ -87,7 +86,7 @@ def test_no_prefill_that_fits_is_left_out(queue: Queue, model: StepModel, budget
         attention=step.prefill_attention + extra,
         kv_tokens=step.kv_tokens,
     )
-    assert more >= budget * (UNDATED_SHARE if queue.undated else 1.0) * (1 - 1e-9)
+    assert more >= budget * (1 - 1e-9)
 
 
 @given(QUEUES, MODELS, st.floats(1e-3, 1.0), st.sampled_from([16, 528, 1600]))

@@ -327,17 +327,6 @@ def test_batch_work_waits_for_people_loses_nothing_and_is_never_refused() -> Non
     assert (counts.classes["batch", "finished"], counts.classes["chat", "finished"]) == (4, 20)
 
 
-def test_steps_of_batch_work_alone_leave_people_s_tokens_a_margin() -> None:
-    core = a_core(seqs=32, tokens=256)
-    told = a_setpoint(step=a_budget(BUDGET), on_time=OnTime(late_share=0.0), classes=two_classes(0.5))
-    core.follow(told)
-    core.apply(told)
-    submitted(core, a_request(2000, 4, of_class="batch"))
-    assert core.prompts.queue().undated
-    submitted(core, a_request(40, 2, of_class="chat"))
-    assert not core.prompts.queue().undated
-
-
 def test_the_least_weight_is_given_up_first() -> None:
     """Two prompts of which one can be in time: the other class is worth more, though its prompt is longer."""
     for weight, kept in ((1.0, "short"), (10.0, "long")):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.batching.step_statistics import Step
-from flyball_engine.batching.step_token_budgeter import BIAS_RANGE, UNDATED_SHARE, Prompt, Queue, StepTokenBudgeter
+from flyball_engine.batching.step_token_budgeter import BIAS_RANGE, Prompt, Queue, StepTokenBudgeter
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget, seconds, served
 
@@ -85,13 +85,6 @@ def test_short_prompts_are_taken_whole_one_after_the_other() -> None:
 def test_a_queue_longer_than_was_looked_at_gets_the_whole_budget() -> None:
     queue = Queue(decodes=10, waiting=[Prompt(remaining=5, context=0)] * 8, more=True)
     assert room(a_reflex(), queue) > 500
-
-
-def test_where_no_prompt_has_a_deadline_the_step_leaves_a_part_of_its_time() -> None:
-    queue = Queue(decodes=100, waiting=[Prompt(remaining=30_000, context=0)], undated=True)
-    step, _, fed = served(queue, room(a_reflex(), queue))
-    assert fed == 100
-    assert seconds(MODEL, step) == pytest.approx(UNDATED_SHARE * 0.030, rel=0.01)
 
 
 def test_decodes_that_fill_the_budget_still_let_a_prompt_advance() -> None:

@@ -36,10 +36,6 @@ BIAS_WEIGHT: Final = 0.04
 STEP_BIAS_WEIGHT: Final = 0.3
 #: The range that both are kept in, and each step in them: a stall counts as a step that takes three times as long.
 BIAS_RANGE: Final = (0.5, 3.0)
-#: Share of the budget that a step takes in which only work without a deadline has prompts. Where such work fills every
-#: step, short answers beside it miss their token objective by chance: they last for a few steps. In simulation 0.8
-#: halves these misses, and batch work gets up to 3 % less.
-UNDATED_SHARE: Final = 0.8
 
 
 class Prompt(NamedTuple):
@@ -53,8 +49,7 @@ class Queue(NamedTuple):
     """What a step may serve, in vLLM's order: `decodes`, of `tokens_per_decode` each, and prompts.
 
     `prefilling` have begun, `waiting` may join; there may be `more` of those. `indivisible`: the longest part of a
-    prompt that goes into a step whole, 0 if none. `kv_tokens`: those of the KV cache that the decodes read. `undated`:
-    whether none of the prompts has a deadline.
+    prompt that goes into a step whole, 0 if none. `kv_tokens`: those of the KV cache that the decodes read.
     """
 
     decodes: int
@@ -64,7 +59,6 @@ class Queue(NamedTuple):
     more: bool = False
     indivisible: int = 0
     kv_tokens: float = 0.0
-    undated: bool = False
 
     @property
     def decode_tokens(self) -> int:
@@ -165,8 +159,7 @@ class StepTokenBudgeter:
         if not (queue.prefilling or queue.waiting or queue.more):
             return most
         chunk = max(least_chunk, self._budget.least_prefill_chunk)
-        seconds = self._budget.seconds * (UNDATED_SHARE if queue.undated else 1.0)
-        fitting = max(chunk, _fit(self._model, seconds / self._step_bias.value, queue))
+        fitting = max(chunk, _fit(self._model, self._budget.seconds / self._step_bias.value, queue))
         tokens = queue.decode_tokens + fitting
         # Those that advance by whole parts have sizes of their own.
         if not queue.indivisible and tokens < queue.most_tokens:

@@ -224,7 +224,6 @@ class PromptOrder:
             more=self._adapter.waiting() > 0,
             indivisible=sizes.indivisible,
             kv_tokens=kv_tokens,
-            undated=bool(self._next) and all(math.isinf(one.deadline) for one in self._next),
         )
 
     def arrange(self, *, tokens: int, decodes: int) -> tuple[int, int]:

@@ -121,15 +121,13 @@ class PromptOrder:
     def queue(self) -> Queue:
         """What the next step may serve, in this order: whoever stands first may have all that the decodes leave."""
         scheduler = self._scheduler
-        resuming, ordered = scheduler.resuming, list(islice(self._order.in_order(), LOOK_AHEAD))
-        first = [*resuming, *(one.request for one in ordered)]
+        first = [*scheduler.resuming, *(one.request for one in islice(self._order.in_order(), LOOK_AHEAD))]
         return Queue(
             decodes=scheduler.batch().decodes,
             tokens_per_decode=scheduler.sizes.tokens_per_decode,
             waiting=[scheduler.prompt(request) for request in first[:LOOK_AHEAD]],
             more=len(first) >= LOOK_AHEAD,
             kv_tokens=scheduler.context_tokens,
-            undated=not resuming and all(math.isinf(one.deadline) for one in ordered),
         )
 
     def step(self, rate: PrefillRate, *, tokens: int, active: int) -> StepOrder[Request]:
