@@ -34,8 +34,8 @@ def encoder(server_python: str, plugin: Path, tmp_path_factory: pytest.TempPathF
     subprocess.run(
         [server_python, "-P", "-m", "flyball_lab.tools.make_encoder", model], env=environment, check=True, timeout=300
     )
-    # With prefix caching, a service's default, vLLM's engine core does not start: an encoder has no KV cache.
-    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=2048", "--no-enable-prefix-caching"]
+    # Nothing is said of prefix caching, as in a service without `prefixCaching`: an encoder has no KV cache.
+    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=2048"]
     size = (*cpu_image.arguments(), f"--max-model-len={CONTEXT}")
     with started(
         server_python, folder, model=model, plugin=plugin, user=["--runner=pooling"], owned=owned, size=size

@@ -300,6 +300,14 @@ def test_each_engine_core_of_a_pod_has_devices_of_its_own() -> None:
     assert not any("data-parallel" in argument for argument in owned(spec__accelerator=GPU))
 
 
+@pytest.mark.parametrize(
+    ("wanted", "flags"), [(None, []), (True, ["--enable-prefix-caching"]), (False, ["--no-enable-prefix-caching"])]
+)
+def test_what_prompts_share_is_up_to_vllm_unless_the_spec_says(wanted: bool | None, flags: list[str]) -> None:
+    batching = {} if wanted is None else {"prefixCaching": wanted}
+    assert [one for one in owned(spec__batching=batching) if "prefix-caching" in one] == flags
+
+
 def test_ungoverned_is_plain_vllm_with_nothing_of_ours_in_it() -> None:
     changes: dict[str, Any] = {
         "spec__engine__governed": False,

@@ -206,8 +206,8 @@ class Batching(Model):
     """Most requests that may ever run at once (vLLM's --max-num-seqs). Default: 256, vLLM's own."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = DEFAULT_MAX_NUM_BATCHED_TOKENS
     """Most tokens that one step may ever process (vLLM's --max-num-batched-tokens). Default: 8192, vLLM's own."""
-    prefix_caching: bool = True
-    """Whether prompts that begin alike share their KV cache. Default: true, as in vLLM."""
+    prefix_caching: bool | None = None
+    """Whether prompts that begin alike share their KV cache. Default: vLLM's own: true, but for models that cannot."""
 
 
 class Range(Model):

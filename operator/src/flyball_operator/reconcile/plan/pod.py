@@ -232,7 +232,6 @@ def _number(args: Sequence[str], option: str) -> int | None:
 
 def _owned_arguments(service: InferenceService) -> list[str]:
     spec = service.spec
-    caching = "--enable-prefix-caching" if spec.batching.prefix_caching else "--no-enable-prefix-caching"
     return [
         f"--model={model_path(spec.model)}",
         f"--served-model-name={spec.model.served_name or service.metadata.name}",
@@ -244,11 +243,18 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         *((f"--data-parallel-size={spec.parallelism.data}",) if spec.parallelism.data > 1 else ()),
         f"--max-num-seqs={spec.batching.max_num_seqs}",
         f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
-        caching,
+        *_prefix_caching_arguments(spec.batching.prefix_caching),
         f"--shutdown-timeout={drain_seconds(service)}",
         *(_tls_arguments() if spec.engine.tls else ()),
         *(("--enable-lora",) if spec.adapters is not None else ()),
     ]
+
+
+def _prefix_caching_arguments(wanted: bool | None) -> Sequence[str]:
+    if wanted is None:
+        # vLLM knows the model: an encoder with prefix caching does not start.
+        return ()
+    return ("--enable-prefix-caching",) if wanted else ("--no-enable-prefix-caching",)
 
 
 def _tls_arguments() -> Sequence[str]:
