@@ -31,7 +31,11 @@ from flyball_operator.console.what_if import what_if
 #: Pages that may wait for their turn; who comes then is refused.
 MOST_WAITING: Final = 32
 #: Connections that may be open; what comes then is closed. A browser has six.
-MOST_CONNECTIONS: Final = 128
+MOST_CONNECTIONS: Final = 64
+#: Headers of a request, and bytes of each: an OIDC proxy hands on its cookies, of 4 KiB each, in one header. With the
+#: number of connections they bound what requests may take: 128 MiB.
+_MOST_HEADERS: Final = 64
+_HEADER_BYTES: Final = 32_768
 #: Seconds after an answer until its connection is closed.
 _IDLE_SECONDS: Final = 15.0
 #: A rest is so many times as long as what was done before it.
@@ -83,7 +87,12 @@ class ConsoleServer:
         ):
             application.router.add_get(path, handler, allow_head=False)
         self._runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_IDLE_SECONDS
+            application,
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=_IDLE_SECONDS,
+            max_headers=_MOST_HEADERS,
+            max_field_size=_HEADER_BYTES,
         )
         self._listening: asyncio.Server | None = None
 

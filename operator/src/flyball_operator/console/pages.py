@@ -12,9 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from flyball_operator.console import chart
 from flyball_operator.console.source import cut
 
-#: What browsers may load and do: what comes from here, and no script or style within a page.
+#: What browsers may load and do: what comes from here, and no script or style within a page. Forms may lead to HTTPS
+#: elsewhere: once a login has ended, an OIDC proxy redirects them to a login page, and Chromium checks that, too.
 HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self' https:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",

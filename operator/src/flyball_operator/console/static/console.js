@@ -11,12 +11,13 @@ async function ask() {
   asking = new AbortController();
   const query = new URLSearchParams(new FormData(form));
   try {
-    const response = await fetch(`${form.getAttribute("action")}?${query}`, { signal: asking.signal });
+    // A proxy whose login has ended would lead to another host, which pages may not ask.
+    const response = await fetch(`${form.getAttribute("action")}?${query}`, { signal: asking.signal, redirect: "error" });
     const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("answer");
-    if (!found) throw new Error(`the operator answered ${response.status}`);
+    if (!found) throw new Error(`status ${response.status}`);
     answer.replaceChildren(...document.importNode(found, true).childNodes);
   } catch (error) {
-    if (error.name !== "AbortError") answer.textContent = `No answer: ${error.message}`;
+    if (error.name !== "AbortError") answer.textContent = `No answer: ${error.message}. Load this page again: a login may have ended.`;
   }
 }
 
