@@ -37,7 +37,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "explain",
         help="what the operator sees of a service, what it did and why",
         description="Shows from an InferenceService's status how its objectives are met, the step-time model and "
-        "its error, the limits in force, what binds them, and what the last changes did.",
+        "its error, the limits in force, what binds them, and what the last changes did. It needs get of "
+        "inferenceservices.serving.flyball.dev, unless --file is given; with get of leases it also says where no "
+        "operator runs. Exit code 1: there is no such service.",
     )
     add_options(
         parser, file_help="explain the object in this file, as `kubectl get -o yaml` prints it; -: standard input"

@@ -45,7 +45,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="what the law would have done on past signals",
         description="Asks Prometheus what the operator would have asked at past times, and runs the law over the "
         "answers. It shows each change it would have made, why, what it expected, and what was observed. With an "
-        "edited manifest it shows what other objectives or bounds would have done. Nothing is changed anywhere.",
+        "edited manifest it shows what other objectives or bounds would have done. Nothing is changed anywhere. It "
+        "needs get of inferenceservices.serving.flyball.dev, unless --file or --recorded is given. Exit code 1: there "
+        "is no such service, or Prometheus cannot be asked.",
     )
     add_options(
         parser,
