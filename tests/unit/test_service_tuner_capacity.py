@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,6 +17,7 @@ from flyball_operator.tuning.capacity import Carried, weighed
 from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.report.capacity_report import STALE_SECONDS
+from flyball_operator.tuning.service_tuner import ServiceTuner
 from flyball_operator.tuning.tunables import TUNABLES
 from flyball_operator.tuning.tuner import Tuner
 
@@ -29,6 +31,13 @@ def calm() -> Signals:
 def crowded() -> Signals:
     """Far more than one pod carries, most of it refused."""
     return signals(now(), refused=60.0)
+
+
+def idle() -> Signals:
+    """Nobody asks for anything, and nothing is left of who did."""
+    return signals(
+        now(), arrivals=0.0, finished=0.0, prompt_tokens=0.0, generated_tokens=0.0, running=0.0, held_tokens=0.0
+    )  # fmt: skip
 
 
 async def minutes(harness: Harness, tuner: Any, count: float, seen: Any = calm) -> None:
@@ -152,6 +161,30 @@ async def test_advice_of_long_ago_is_told_no_more_and_comes_back_with_the_signal
     await minutes(harness, tuner, 2, crowded)
     assert harness.condition(CAPACITY) == ("False", "Overloaded")
     assert harness.service.status.desired_replicas == advised
+
+
+@in_virtual_time
+async def test_a_load_that_ended_before_a_restart_needs_no_estimate_to_need_fewer() -> None:
+    harness = serving()
+    await minutes(harness, harness.tuner(), 5, crowded)
+    assert harness.service.status.desired_replicas == 4
+    harness.epoch, registry = 2, CollectorRegistry()
+    again = ServiceTuner(harness.service, replace(harness.dependencies(), metrics=TunerMetrics(registry)))
+
+    def advised() -> tuple[int | None, float | None]:
+        """What users read, and what another autoscaler does: without a series it would leave the pods."""
+        service = harness.service
+        labels = {"namespace": service.metadata.namespace, "service": service.metadata.name}
+        return service.status.desired_replicas, registry.get_sample_value("flyball_operator_desired_replicas", labels)
+
+    await minutes(harness, again, 4.5, idle)
+    assert advised() == (4, 4.0)
+    await minutes(harness, again, 20, idle)
+    assert advised() == (1, 1.0)
+    await minutes(harness, again, 0.5, lambda: AWAY)
+    assert advised() == (1, 1.0), "the advice stands"
+    await minutes(harness, again, STALE_SECONDS / 60, lambda: AWAY)
+    assert advised() == (None, None)
 
 
 @in_virtual_time

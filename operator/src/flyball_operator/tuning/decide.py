@@ -36,6 +36,7 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.policy import Policy, edited_first, replace_limits, rounded, wanted_policy, within_spec
+from flyball_operator.tuning.replicas import Bounds
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import ChangeCause, Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES
@@ -121,7 +122,7 @@ def _watch(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
 def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: TuningSpec, now: float) -> TuningState:
     """Hold the load against what the engines carry. Without a model that stays as it was known."""
     if not spec.objectives:
-        return replace(state, balance=None)
+        return replace(state, balance=None, idle=False)
     if signals.cores < 1 or not capacity.due(state.balance, spec, now):
         return state
     model, workload, before = state.step_time.model, _workload(state, load, signals), state.balance
@@ -147,13 +148,14 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
 
 
 def _unweighed(state: TuningState, signals: Signals, load: RequestLoad, spec: TuningSpec, now: float) -> TuningState:
-    """What pods carry is not known. To scale down while nothing arrives that is not needed."""
-    if spec.scaling is None or not load.none:
+    """What pods carry is not known. To need fewer of them while nothing arrives that is not needed."""
+    if not load.none:
         # Of requests that cannot be weighed the windows know nothing.
         desired = state.desired.forgotten() if state.idle and state.desired is not None else state.desired
         return replace(state, balance=None, desired=desired, idle=False)
     pods = signals.cores if signals.pods is None else signals.pods
-    desired = capacity.idle(state.desired, spec.scaling, pods=pods, unseen=signals.unseen, now=now)
+    bounds = spec.scaling or Bounds()
+    desired = capacity.idle(state.desired, bounds, pods=pods, unseen=signals.unseen, now=now)
     return replace(state, balance=None, desired=desired, idle=True)
 
 

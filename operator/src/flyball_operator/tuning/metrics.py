@@ -16,6 +16,7 @@ from flyball_engine.contract import Knob
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.replicas import Replicas
 from flyball_operator.tuning.state import Decision
 
 _SERVICE: Final = ("namespace", "service")
@@ -166,11 +167,14 @@ class TunerMetrics:
         """Whether tuning is paused."""
         self._show(self._paused, namespace, service, paused)
 
-    def capacity(self, namespace: str, service: str, balance: Balance | None, *, nodes: int) -> None:
-        """What the pods carry, and how many replicas of `nodes` pods the load needs."""
+    def capacity(
+        self, namespace: str, service: str, balance: Balance | None, *, idle: Replicas | None = None, nodes: int
+    ) -> None:
+        """What the pods carry, and how many replicas of `nodes` pods the load needs. `idle`: those for no load."""
         known = balance if balance is not None and balance.settled else None
         self._show(self._capacity, namespace, service, known.replicas * known.rate if known is not None else None)
-        needed = math.ceil(known.advised / nodes) if known is not None else None
+        desired = known.desired if known is not None else idle
+        needed = math.ceil(desired.replicas / nodes) if desired is not None else None
         self._show(self._replicas, namespace, service, needed)
 
     def pushed(self, namespace: str, service: str, *, seconds: float, longest_step: float) -> None:

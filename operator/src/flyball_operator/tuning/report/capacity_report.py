@@ -10,6 +10,7 @@ from flyball_engine.figures import figure
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.reasons import ConditionState, Reason
+from flyball_operator.tuning.replicas import Replicas
 from flyball_operator.tuning.state import TuningState
 
 #: What was not weighed anew for so long is told no more: an autoscaler would follow a load of then.
@@ -26,6 +27,7 @@ class CapacityReport:
         self._capacity, self._known = _reported(service)
         self._weighed_at, self._weighed = clock(), 0.0
         self._noted: Balance | None = None
+        self._idle: Replicas | None = None
 
     def edited(self) -> None:
         """Something else is asked of the engines: what they carried says nothing of that."""
@@ -37,6 +39,8 @@ class CapacityReport:
 
     def note(self, state: TuningState) -> None:
         """Take a tick in. A settled balance replaces what the last leader said."""
+        if state.idle and state.desired is not self._idle:
+            self._weighed_at, self._idle = self._clock(), state.desired
         balance = state.balance
         if balance is None or balance is self._noted:
             return
@@ -64,13 +68,17 @@ class CapacityReport:
         """The load against what the engines carry, None where that is of another time."""
         return None if self._stale else state.balance
 
+    def idle(self, state: TuningState) -> Replicas | None:
+        """The replicas where nothing arrives and nothing is known of capacity, None where something is."""
+        return state.desired if state.idle and not self._stale else None
+
     def replicas(self, state: TuningState, verdict: ConditionState, *, nodes: int) -> int | None:
         """The replicas that are advised; None where that is of another time, or where nothing is known.
 
         `nodes`: pods of a replica. `verdict`: what is reported of capacity beside it. While it cannot be observed the
         advice stands.
         """
-        unknown = self._stale or verdict.reason in _UNKNOWN
+        unknown = self._stale or (verdict.reason in _UNKNOWN and not state.idle)
         return None if unknown or state.desired is None else math.ceil(state.desired.replicas / nodes)
 
 

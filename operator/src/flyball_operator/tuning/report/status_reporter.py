@@ -106,7 +106,8 @@ class StatusReporter:
         self._capacity.note(context.state)
         if (load := weighed_load(context.state, observation)) is not None:
             self._workload = status_codec.workload_status(self._workload, load, self._shown_load)
-        metrics.capacity(*labels, self._capacity.balance(context.state), nodes=context.spec.nodes)
+        balance, idle = self._capacity.balance(context.state), self._capacity.idle(context.state)
+        metrics.capacity(*labels, balance, idle=idle, nodes=context.spec.nodes)
         if (rescaled := self._scaling.note(context.state, context.spec, begun=not context.takes_over)) is not None:
             self._events.pending.append(("Normal", RESCALED, rescaled))
         self.liveness.decided(decision, context.state, observation, self._engine_pods)
