@@ -20,11 +20,12 @@ _RUN = """
 import json, sys
 from support import helm
 from support.devices import device_node
+from support.finalized import finalized
 from support.policies import LABELS_IT, mutating
 from support.tenants import tenants
 
 values = {"crds": {"install": False}, "image": {"repository": "no/such-image"}, "admissionPolicies": {"operator": True}}
-with tenants(1) as made, device_node() as node, mutating(made.names[0], LABELS_IT):
+with tenants(1) as made, device_node() as node, mutating(made.names[0], LABELS_IT), finalized(made.own):
     helm.run("install", "left", str(helm.CHART), "-n", made.own, values=values)
     print(json.dumps([made.own, *made.names, node]), flush=True)
     sys.stdin.read()
@@ -61,7 +62,8 @@ def test_what_a_killed_run_left_is_removed_and_a_run_that_goes_on_keeps_everythi
         (killed, left), (alive, kept) = (stack.enter_context(run()) for _ in range(2))
         before = of(kept)
         kinds = {one.partition("/")[0] for one in before}
-        assert {"Namespace", "Node", "ClusterRole", "ClusterRoleBinding", "MutatingAdmissionPolicy"} <= kinds
+        of_roles = {"ClusterRole", "ClusterRoleBinding"}
+        assert of_roles | {"Namespace", "Node", "MutatingAdmissionPolicy", "CustomResourceDefinition"} <= kinds
         assert any("-left" in one for one in before), "those of the release of the chart, too"
         killed.send_signal(signal.SIGKILL)
         killed.wait()

@@ -36,6 +36,7 @@ KINDS: Final = (
     "storageclasses.storage.k8s.io",
     "namespaces",
 )
+_CRDS: Final = "customresourcedefinitions.apiextensions.k8s.io/"
 #: They are gone once others have cleared up, be it in minutes.
 _SLOW: Final = ("nodes/", "persistentvolumes/", "namespaces/")
 #: Of a release of the chart, which carries the chart's labels and not ours.
@@ -80,10 +81,28 @@ def sweep() -> list[str]:
     dead = [one for one in marked if not being_deleted(one) and is_over(_run(one), _made(one), now)]
     dead += _of_lost_releases({one["metadata"]["name"] for one in dead if one["kind"] == "Namespace"})
     found = sorted({_reference(one) for one in dead}, key=lambda one: KINDS.index(one.partition("/")[0]))
-    for slow in (False, True):
-        if part := [one for one in found if one.startswith(_SLOW) is slow]:
-            _kubectl("delete", *part, f"--wait={str(not slow).lower()}", "--ignore-not-found")
+    crds, slow = ([one for one in found if one.startswith(kinds)] for kinds in (_CRDS, _SLOW))
+    _delete([one for one in found if one not in (*crds, *slow)])
+    for crd in crds:
+        _release(crd.removeprefix(_CRDS))
+    _delete(crds)
+    _delete(slow, wait=False)
     return found
+
+
+def _delete(references: list[str], *, wait: bool = True) -> None:
+    if references:
+        _kubectl("delete", *references, f"--wait={str(wait).lower()}", "--ignore-not-found")
+
+
+def _release(kind: str) -> None:
+    """Take the finalizers of what a dead run has left of a kind: who was to remove them has no right to any more."""
+    for one in json.loads(_kubectl("get", kind, "--all-namespaces", "-o", "json"))["items"]:
+        metadata = one["metadata"]
+        where = ["-n", metadata["namespace"]] if "namespace" in metadata else []
+        if metadata.get("finalizers"):
+            named = (kind, metadata["name"], *where)
+            _kubectl("patch", *named, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
 
 
 def _of_lost_releases(gone: set[str]) -> list[Object]:
