@@ -93,6 +93,18 @@ class Flyball:
         pods = items("pods", namespace=self.namespace, selector=f"app.kubernetes.io/instance={self.release}")
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """The operator scaled to nothing for as long as the block lasts."""
+        selector = f"app.kubernetes.io/instance={self.release}"
+        scale = ("scale", "deployment", "-n", self.namespace, "-l", selector)
+        kubectl(*scale, "--replicas=0")
+        try:
+            eventually(lambda: not self.operator_pods(), expecting="no operator")
+            yield
+        finally:
+            kubectl(*scale, "--replicas=1")
+
     def leader(self) -> str:
         """Name of the pod that holds the lease; empty when nobody does."""
         leases = items("leases.coordination.k8s.io", namespace=self.namespace)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from flyball_engine.contract import Metric, ObjectiveSpec
 from flyball_lab.harness.streams import StreamTotals
 from flyball_lab.harness.waiting import eventually
-from support.cluster import Object, kubectl, throughout
-from support.live import RELEASE, Flyball, Service, in_time, shedding_service
+from support.cluster import Object, throughout
+from support.live import Flyball, Service, in_time, shedding_service
 
 pytestmark = pytest.mark.cluster
 
@@ -31,22 +30,6 @@ def shedding(flyball: Flyball) -> Iterator[Service]:
         yield service
 
 
-@contextmanager
-def nobody_decides(flyball: Flyball) -> Iterator[None]:
-    """The operator scaled to nothing for as long as the block lasts."""
-    scale(flyball, 0)
-    try:
-        eventually(lambda: not flyball.operator_pods(), expecting="no operator")
-        yield
-    finally:
-        scale(flyball, 1)
-
-
-def scale(flyball: Flyball, replicas: int) -> None:
-    selector = f"app.kubernetes.io/instance={RELEASE}"
-    kubectl("scale", "deployment", "-n", flyball.namespace, "-l", selector, f"--replicas={replicas}")
-
-
 def test_without_an_operator_the_engine_keeps_what_objectives_it_can(
     shedding: Service, flyball: Flyball, note_figure: Callable[[str], None]
 ) -> None:
@@ -55,7 +38,7 @@ def test_without_an_operator_the_engine_keeps_what_objectives_it_can(
         accepted = eventually(lambda: shedding.read_back()["accepted"], expecting="the engine has a setpoint")
         assert accepted["step"]
         assert accepted["shed"]
-    with nobody_decides(flyball):
+    with flyball.away():
         before, pod = shedding.read_back(), shedding.pod()
         last = before["cores"][0]["applied"]
         for name, load in (("within", shedding.streams(3, pause=1.0)), ("beyond", shedding.streams(48))):
