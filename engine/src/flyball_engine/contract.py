@@ -31,6 +31,7 @@ from flyball_engine.classes import RequestClass as RequestClass
 from flyball_engine.knobs import KNOBS as KNOBS
 from flyball_engine.knobs import LARGEST_COEFFICIENT as LARGEST_COEFFICIENT
 from flyball_engine.knobs import LARGEST_LIMIT as LARGEST_LIMIT
+from flyball_engine.knobs import MOST_DRAFTS as MOST_DRAFTS
 from flyball_engine.knobs import AnyKnob as AnyKnob
 from flyball_engine.knobs import Batching as Batching
 from flyball_engine.knobs import BatchingKnob as BatchingKnob

@@ -26,6 +26,8 @@ class Frozen(BaseModel):
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
+#: Positions of drafts that are counted.
+MOST_DRAFTS: Final = 16
 #: Of sequences and of tokens.
 LARGEST_LIMIT: Final = 2**31 - 1
 Positive = Annotated[int, Field(ge=1, le=LARGEST_LIMIT)]
@@ -51,7 +53,8 @@ class Limits(Frozen):
     `max_num_active_seqs`: requests that may run at once (admission stops at it; running ones drain).
     `max_num_scheduled_tokens`: tokens one step may process.
     `long_prefill_token_threshold`: tokens of one prompt that one step may process; 0 is no cap.
-    `num_speculative_tokens`: draft tokens per request and step at most; 0 drafts nothing.
+    `num_speculative_tokens`: draft tokens per request and step at most; 0 drafts nothing. While it is less than the
+    start value, every 5 s one step drafts as many as that, so that it stays known how many are accepted.
     """
 
     max_num_active_seqs: Positive | None = None

@@ -103,6 +103,9 @@ class MetricName(StrEnum):
     """gauge: seconds that a prompt which comes now may take to have its first token in time, behind all that can be on
     time. Of the engine core that has most, as of its last step; absent where nothing is ordered. On vLLM's port, too.
     """
+    DRAFT_POSITIONS = "flyball_draft_positions_total"
+    """counter; engine, position (from 1), state (`offered`, `drafted`, `accepted`): decodes for which so many tokens
+    might be drafted in a step, for which they were, and for which the model took them; absent without speculation."""
     PREEMPTIONS = "flyball_preemptions_total"
     """counter; engine: requests that lost their KV cache, to be computed anew."""
     COHORTS = "flyball_cohorts_total"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from flyball_engine.batching.draft_statistics import PROBE_SECONDS
 from flyball_engine.batching.step_token_budgeter import Queue, StepTokenBudgeter
 from flyball_engine.batching.watchdog import Stall, Watchdog
 from flyball_engine.contract import (
@@ -200,6 +201,7 @@ class SetpointEnforcer:
         self._wanted = start
         self._tripped = False
         self._held: EffectiveLimits | None = None
+        self._probed = -math.inf
 
     def apply(self, setpoint: Setpoint, now: float) -> bool:
         """Put a setpoint in force unless a newer one is; the same again renews its expiry. Whether it is a new one."""
@@ -210,6 +212,7 @@ class SetpointEnforcer:
         if new:
             self._tripped = False
             self._watchdog.reset()
+            self._probed = now
         self._newest = setpoint
         self._deadlines = setpoint.refusal_deadlines
         self.expires = now + setpoint.expires_seconds
@@ -274,11 +277,21 @@ class SetpointEnforcer:
         )
         return held if tokens == held.tokens else held._replace(tokens=tokens)
 
-    def reach(self, batch: RunningBatch, *, kv_tokens: float) -> float:
+    def depth(self, limits: RequestedLimits, now: float) -> int:
+        """Tokens that the next step may draft for each decode under these limits.
+
+        Now and then those that it was started with, so that it stays known what becomes of them.
+        """
+        if limits.depth < self.start.depth and now - self._probed >= PROBE_SECONDS:
+            self._probed = now
+            return self.start.depth
+        return limits.depth
+
+    def reach(self, batch: RunningBatch, *, tokens_per_decode: int, kv_tokens: float) -> float:
         """Prompt tokens that the next step can have at most for its time; infinite where none is set."""
         sizes = self.sizes
         least = max(sizes.least_chunk, sizes.indivisible)
-        decode_tokens = sizes.tokens_per_decode * batch.decodes
+        decode_tokens = tokens_per_decode * batch.decodes
         return self.budgeter.reach(decodes=batch.decodes, decode_tokens=decode_tokens, least=least, kv_tokens=kv_tokens)
 
     def watch(

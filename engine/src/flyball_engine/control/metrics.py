@@ -276,6 +276,14 @@ def _batch_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     for name, (text, field) in _BATCHES_ALONE.items():
         alone = {(engine,): getattr(each, field) for engine, each in counts.items()}
         yield _counter(name, text, ["engine"], alone.items())
+    drafts = {
+        (str(core.state.engine), str(number), state): count
+        for core in cores
+        for number, position in enumerate(core.drafts, start=1)
+        for state, count in position._asdict().items()
+    }
+    text = "Decodes by what became of their drafts"
+    yield _counter(MetricName.DRAFT_POSITIONS, text, ["engine", "position", "state"], drafts.items())
     sizes = HistogramMetricFamily(MetricName.BATCH_SIZE.value, "Requests in a step", labels=["engine"])
     for engine, each in counts.items():
         edges = [*(str(float(size)) for size in BATCH_SIZES), "+Inf"]

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, BatchCounts, batch_counts
+from flyball_engine.batching.draft_statistics import DRAFT_SUMS_LENGTH, DraftPosition, draft_positions
 from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.batching.setpoint_enforcer import Sizes
@@ -61,7 +62,7 @@ def shared_file(path: Path, size: int) -> Iterator[mmap.mmap]:
     partial.replace(path)
 
 
-_MAGIC: Final = int.from_bytes(b"FLYBALL5", "little")
+_MAGIC: Final = int.from_bytes(b"FLYBALL6", "little")
 _HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text
 _PUBLISHED: Final = 1
 _CHECKSUM: Final = 2
@@ -126,7 +127,8 @@ class Slot:
     START = 56
     REASON = 64
     BATCHES = 72
-    SUMS = 72 + BATCH_SUMS_LENGTH
+    DRAFTS = 72 + BATCH_SUMS_LENGTH
+    SUMS = DRAFTS + DRAFT_SUMS_LENGTH
 
 
 _BODY: Final = Slot.SUMS + SUMS_LENGTH
@@ -138,7 +140,8 @@ _FILE_BYTES: Final = _TEXT + _TEXT_BYTES
 class CoreReport:
     """What a core published: its state as the contract has it, and what only metrics and the control server need.
 
-    `headroom_seconds`: that a prompt which comes now may take to be on time, None where that is not known.
+    `drafts`: by position. `headroom_seconds`: that a prompt which comes now may take to be on time, None where that is
+    not known.
     """
 
     state: CoreState
@@ -148,11 +151,12 @@ class CoreReport:
     step_budget_seconds: float
     oldest_waiting_seconds: float
     batches: BatchCounts
+    drafts: tuple[DraftPosition, ...] = ()
     headroom_seconds: float | None = None
 
 
 class StateWriter:
-    """Writes one core's file. `numbers` is the body, `batches` and `sums` are the sums in it: set, then `publish`."""
+    """Writes one core's file: set `numbers`, the body, or `batches`, `drafts` and `sums` in it, then `publish`."""
 
     def __init__(self, folder: Path, *, engine: int, unsupported: Mapping[AnyKnob, str]) -> None:
         """Make the file of the core `engine`, replacing an older one; raises StateFileError."""
@@ -168,7 +172,8 @@ class StateWriter:
             raise StateFileError(f"cannot make the state file {path}: {error}") from error
         self.numbers = array("d", bytes(8 * _BODY))
         image = memoryview(self.numbers)
-        self.batches = cast("MutableSequence[float]", image[Slot.BATCHES : Slot.SUMS])
+        self.batches = cast("MutableSequence[float]", image[Slot.BATCHES : Slot.DRAFTS])
+        self.drafts = cast("MutableSequence[float]", image[Slot.DRAFTS : Slot.SUMS])
         self.sums = cast("MutableSequence[float]", image[Slot.SUMS :])
         self._source = image.cast("B")
         self._targets = tuple(memoryview(self._map)[_body(turn)] for turn in (0, 1))
@@ -316,7 +321,8 @@ def _report(body: array[float]) -> CoreReport:
         expiries=int(body[Slot.EXPIRIES]),
         step_budget_seconds=body[Slot.STEP_BUDGET_SECONDS],
         oldest_waiting_seconds=body[Slot.OLDEST_WAITING_SECONDS],
-        batches=batch_counts(body[Slot.BATCHES : Slot.SUMS]),
+        batches=batch_counts(body[Slot.BATCHES : Slot.DRAFTS]),
+        drafts=draft_positions(body[Slot.DRAFTS : Slot.SUMS]),
         headroom_seconds=None if math.isnan(body[Slot.HEADROOM_SECONDS]) else body[Slot.HEADROOM_SECONDS],
     )
 

@@ -196,7 +196,7 @@ class PromptOrder:
             pending.tokens, pending.attention = self._candidates.left(request)
             pending.begun = True
             begun.append(pending)
-        decode_tokens = batch.decodes * sizes.tokens_per_decode
+        decode_tokens = batch.decodes * self._adapter.tokens_per_decode
         self._foresees = rate is not None
         if rate is not None:
             slots = 0 if self._candidates.full else max(0, self._slots)
@@ -218,7 +218,7 @@ class PromptOrder:
         )
         return Queue(
             decodes=batch.decodes,
-            tokens_per_decode=sizes.tokens_per_decode,
+            tokens_per_decode=self._adapter.tokens_per_decode,
             waiting=[_prompt(one) for one in self._next],
             # What is not to join may join all the same, where it stands next.
             more=self._adapter.waiting() > 0,

@@ -50,6 +50,8 @@ class SchedulerAdapter:
             depth=max(self.sizes.depths, default=0),
         )
         self._depth = self.start.depth
+        #: Tokens of a decode in the next step, its drafts among them.
+        self.tokens_per_decode = self.sizes.tokens_per_decode
         self.ungoverned = _ungoverned(scheduler)
         self.unsupported: dict[AnyKnob, str] = {
             knob: mean.value for knob, mean in found.items() if isinstance(mean, Lack)
@@ -227,7 +229,7 @@ class SchedulerAdapter:
         return held * decodes / total
 
     def write(self, limits: RequestedLimits, *, step_threshold: int) -> None:
-        """Set the limits of the next step. A step threshold that differs from the limit is exact, never adapted."""
+        """Set the limits of the next step but for drafts. A step threshold that is not the limit is never adapted."""
         if Knob.MAX_NUM_ACTIVE_SEQS not in self.unsupported:
             self._write_active(limits.active)
         if Knob.MAX_NUM_SCHEDULED_TOKENS not in self.unsupported:
@@ -236,10 +238,18 @@ class SchedulerAdapter:
             self._config.long_prefill_token_threshold = step_threshold
             if self._adaptive:
                 self._scheduler.adaptive_long_prefill_threshold = step_threshold == limits.threshold
-        if Knob.NUM_SPECULATIVE_TOKENS not in self.unsupported and limits.depth != self._depth:
+
+    def draft(self, depth: int) -> None:
+        """Have the next step draft so many tokens at most for each request, for the step after it."""
+        if depth != self._depth and Knob.NUM_SPECULATIVE_TOKENS not in self.unsupported:
             # What the engine drafts at each batch size stays as it was started, but for the deepest.
-            self._depth = limits.depth
-            self._scheduler.dynamic_sd_lookup = [min(depth, limits.depth) for depth in self._depths_by_batch]
+            self._depth = depth
+            self._scheduler.dynamic_sd_lookup = [min(most, depth) for most in self._depths_by_batch]
+
+    def drafting(self, requests: int) -> int:
+        """Tokens that a step of so many requests drafts for each of them at most."""
+        by_batch = getattr(self._scheduler, "dynamic_sd_lookup", None)
+        return int(by_batch[requests]) if by_batch and requests < len(by_batch) else self.sizes.tokens_per_decode - 1
 
     def _write_active(self, active: int) -> None:
         scheduler = self._scheduler

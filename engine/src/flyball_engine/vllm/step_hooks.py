@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
+from flyball_engine.batching.draft_statistics import DraftStatistics
 from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.batching.setpoint_enforcer import EffectiveLimits, RequestedLimits, RunningBatch, SetpointEnforcer
@@ -24,6 +25,7 @@ from flyball_engine.log_events import EngineLogEvent, EventLog
 from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.cached_blocks import cached_blocks
 from flyball_engine.vllm.containment import contained
+from flyball_engine.vllm.draft_counter import DraftCounter
 from flyball_engine.vllm.let_in import RefusableRequests
 from flyball_engine.vllm.order import PromptOrder
 from flyball_engine.vllm.refusal import Refuser, told_of
@@ -88,6 +90,7 @@ class StepHooks:
             unsupported[ShedKnob.WAITING] = self._refuser.lack
         self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
         self._statistics = StepStatistics(self._state.sums, stages=adapter.stages)
+        self._drafts = DraftCounter(DraftStatistics(self._state.drafts), most=adapter.sizes.tokens_per_decode - 1)
         self._batches = BatchMetrics(adapter.sizes.max_num_seqs, self._state.batches)
         self._state.describe(adapter.sizes, self._enforcer.started(), kv_cache_tokens=adapter.kv_cache_tokens)
         self._state.numbers[Slot.PIPELINE_DEPTH] = adapter.pipeline_depth
@@ -154,6 +157,10 @@ class StepHooks:
         step = composition(output, served, self.found, kv_tokens=kv_tokens, occupancy=occupancy)
         self._planned_seconds = self._enforcer.budgeter.expected(step)
         self._statistics.scheduled(id(output), step, now=began)
+        if scheduled:
+            drafting = adapter.drafting(len(scheduled))
+            self._drafts.planned(output, drafting=drafting)
+            adapter.tokens_per_decode = 1 + drafting
         self._left = left = self._most_left()
         self._admission.joined(self._joined)
         self._count_requests(output, lost=lost)
@@ -173,6 +180,7 @@ class StepHooks:
             self._batches.stepped(step, seconds=ended.seconds)
             served_all = occupancy.requests == occupancy.running
             self._enforcer.served(output.num_scheduled_tokens, now, all_running=served_all)
+        self._drafts.ended(output, self._open)
         self._order.ended(output, now)
         self._admission.ended(self._adapter.finished())
         # While something runs, the next step is planned at once, and that publishes.
@@ -223,6 +231,7 @@ class StepHooks:
         start = self._adapter.start
         try:
             self._adapter.write(start, step_threshold=start.threshold)
+            self._adapter.draft(start.depth)
             for knob, value in self._enforcer.started().items():
                 self._state.set_knob(knob, requested=value, effective=value, reason=None)
             self._admit_by(Batching())
@@ -236,7 +245,7 @@ class StepHooks:
         sizes = self._adapter.sizes
         return self._enforcer.budgeter.prefill_rate(
             decodes=decodes,
-            decode_tokens=decodes * sizes.tokens_per_decode,
+            decode_tokens=decodes * self._adapter.tokens_per_decode,
             tokens=tokens,
             least_chunk=sizes.least_chunk,
             kv_tokens=kv_tokens,
@@ -264,6 +273,7 @@ class StepHooks:
             self._held, self._active = held, held.limits.active
             for knob, shown in self._enforcer.shown(batch).items():
                 self._state.set_knob(knob, requested=shown.requested, effective=shown.effective, reason=shown.reason)
+        self._adapter.draft(self._enforcer.depth(held.limits, self._began) if planning else held.limits.depth)
         before, self._admission_limit = self._admission_limit, None
         if planning and self._admission.holds:
             active, prefilling = held.limits.active, len(self._prefilling)
@@ -288,7 +298,9 @@ class StepHooks:
                 self._prefilling,
                 limits=limits if active == limits.active else limits._replace(active=active),
                 rate=rate,
-                reach=self._enforcer.reach(batch, kv_tokens=kv_tokens),
+                reach=self._enforcer.reach(
+                    batch, tokens_per_decode=self._adapter.tokens_per_decode, kv_tokens=kv_tokens
+                ),
                 kv_tokens=kv_tokens,
                 refuses=self._enforcer.shed is not None,
                 now=self._began,
@@ -319,7 +331,7 @@ class StepHooks:
         head = adapter.queue_head(max(0, min(LOOK_AHEAD, joining)))
         return Queue(
             decodes=batch.decodes,
-            tokens_per_decode=adapter.sizes.tokens_per_decode,
+            tokens_per_decode=adapter.tokens_per_decode,
             prefilling=adapter.prompts(self._prefilling),
             waiting=adapter.prompts(head, self._cached_tokens),
             more=len(head) == LOOK_AHEAD,

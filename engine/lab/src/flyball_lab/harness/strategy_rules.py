@@ -7,6 +7,7 @@ from bisect import bisect_left
 from types import SimpleNamespace
 from typing import Any
 
+from flyball_engine.batching.draft_statistics import PROBE_SECONDS
 from flyball_engine.contract import Batching, SchedulingPolicy
 from flyball_engine.knobs import Batched, Bucketed, Continuous, Dynamic, NoEvict, Static, Strategy
 
@@ -68,6 +69,7 @@ class Rules:
         self.in_batches = 0
         self.is_ordered = False
         self.depths: set[int] = set()
+        self._probed = float("-inf")
 
     def added(self, name: str, now: float) -> None:
         """A request entered the queue."""
@@ -104,7 +106,9 @@ class Rules:
         if (depth := effective.get("num_speculative_tokens")) is not None:
             self.depths.add(output.num_spec_tokens_to_schedule)
             if output.num_scheduled_tokens and output.num_spec_tokens_to_schedule > depth:
-                broken.append(f"{output.num_spec_tokens_to_schedule} drafts, {depth} may")
+                if self._now - self._probed < PROBE_SECONDS:
+                    broken.append(f"{output.num_spec_tokens_to_schedule} drafts, {depth} may")
+                self._probed = self._now
         if not isinstance(strategy, Batched):
             return broken + self._delay(fresh, active)
         return broken + self._batch(strategy, fresh, active)

@@ -14,13 +14,14 @@ from dataclasses import replace
 from random import Random
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
+from flyball_engine.batching.draft_statistics import DraftPosition, DraftStatistics
 from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival, CoreLoad, Gate
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.batching.setpoint_enforcer import RequestedLimits, SetpointEnforcer
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.contract import Generation, SchedulingPolicy, Setpoint
-from flyball_lab.simulator.core_config import FIXED, CoreConfig
+from flyball_lab.simulator.core_config import FIXED, CoreConfig, Speculation
 from flyball_lab.simulator.departures import Departures
 from flyball_lab.simulator.late_requests import LateRequests
 from flyball_lab.simulator.plant import Plant
@@ -50,13 +51,16 @@ class Core:
     ) -> None:
         """Raises ValueError for sizes that vLLM refuses to start with."""
         speculation = config.speculation if config.speculation and config.speculation.drafts else None
-        sizes = replace(config.sizes, tokens_per_decode=1 + speculation.drafts if speculation else 1)
-        whole = RequestedLimits(active=sizes.max_num_seqs, tokens=sizes.max_num_batched_tokens, threshold=0)
+        drafts = speculation.drafts if speculation else 0
+        depths = tuple(range(drafts + 1)) if drafts else ()
+        sizes = replace(config.sizes, tokens_per_decode=1 + drafts, depths=depths)
+        whole = RequestedLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, threshold=0, depth=drafts)
         self.now = 0.0
         self.plant = plant
         self.ledger = RequestLedger()
         self.statistics = StepStatistics(sums)
         self.batches = BatchMetrics(sizes.max_num_seqs, batch_sums)
+        self.drafts = DraftStatistics()
         self.scheduler = Scheduler(
             sizes=sizes,
             kv_tokens=config.kv_tokens,
@@ -66,7 +70,9 @@ class Core:
         self.prompts = PromptOrder(
             self.scheduler, refusable=lambda request: not request.together and self.may_refuse((request,))
         )
-        self.governed = SetpointEnforcer(sizes, config.start or whole, fixed=FIXED)
+        start = (config.start or whole)._replace(depth=drafts)
+        self._fixed = () if drafts else FIXED
+        self.governed = SetpointEnforcer(sizes, start, fixed=self._fixed)
         self._config = config
         self._jumps = jumps
         self._flight: StepInFlight | None = None
@@ -214,7 +220,7 @@ class Core:
         for request in self.scheduler.clear():
             self._counts.failed(request, self.now)
         trips, expiries = self.governed.trips, self.governed.expiries
-        self.governed = SetpointEnforcer(self.governed.sizes, self.governed.start, fixed=FIXED)
+        self.governed = SetpointEnforcer(self.governed.sizes, self.governed.start, fixed=self._fixed)
         self.governed.trips, self.governed.expiries = trips, expiries
         counts, self.gate = self.gate.counts, self._new_gate(self)
         self.gate.counts = counts
@@ -241,6 +247,7 @@ class Core:
 
     def _plan(self) -> StepPlan:
         scheduler = self.scheduler
+        scheduler.draft(self.governed.held(scheduler.batch()).limits.depth)
         plan = self._plan_in_order() if self.prompts.holds else None
         if plan is None:
             plan = scheduler.plan(self.governed.limits(scheduler.batch(), scheduler.queue))
@@ -273,7 +280,7 @@ class Core:
         prompts.judge(rate, self.now, active=active, refuses=refuses)
         batch = scheduler.batch()
         limits = self.governed.limits(batch, prompts.queue)
-        decoding = batch.decodes * self.governed.sizes.tokens_per_decode
+        decoding = batch.decodes * self.scheduler.tokens_per_decode
         return scheduler.plan(limits, prompts.step(rate, tokens=limits.tokens - decoding, active=limits.active))
 
     def prefill_rate(self) -> PrefillRate | None:
@@ -283,7 +290,7 @@ class Core:
         held = self.governed.held(batch).limits
         return self.governed.budgeter.prefill_rate(
             decodes=batch.decodes,
-            decode_tokens=batch.decodes * self.governed.sizes.tokens_per_decode,
+            decode_tokens=batch.decodes * self.scheduler.tokens_per_decode,
             tokens=held.tokens,
             least_chunk=self.governed.sizes.least_chunk,
             kv_tokens=scheduler.context_tokens,
@@ -354,6 +361,18 @@ class Core:
             step, steps=steps, seconds=seconds, seconds_squared=squared, kv_tokens=kv_tokens, longest=longest
         )
         self.batches.stepped(step, seconds=seconds, steps=steps)
+        if (speculation := self._config.speculation) is not None and step.decodes:
+            self._count_drafts(speculation, steps * step.decodes)
+
+    def _count_drafts(self, speculation: Speculation, decodes: int) -> None:
+        """Of decodes as many are counted as accepted as are on average.
+
+        At positions beyond the depth a hundredth is, which takes no time: steps that draft deeper now and then.
+        """
+        for position in range(speculation.drafts):
+            offered = decodes if position < self.scheduler.tokens_per_decode - 1 else 0.01 * decodes
+            accepted = offered * speculation.acceptance ** (position + 1)
+            self.drafts.add(position, DraftPosition(offered, offered, accepted))
 
     def _deliver(self, steps: int, chunks: dict[Request, int]) -> None:
         """Tokens of the steps that ended are there."""

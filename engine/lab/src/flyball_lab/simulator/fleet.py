@@ -33,12 +33,13 @@ def cores_of(core: Core) -> Sequence[Core]:
 
 
 class _Fleet:
-    """`statistics`, `batches`, `ledger`, `scheduler`: those of all engines together."""
+    """`statistics`, `batches`, `drafts`, `ledger`, `scheduler`: those of all engines together."""
 
     def __init__(self, cores: Sequence[Core], shares: Sequence[float]) -> None:
         self.cores = cores
         self.statistics = _Sums([core.statistics.sums for core in cores])
         self.batches = _Sums([core.batches.sums for core in cores])
+        self.drafts = _Sums([core.drafts.sums for core in cores])
         self.ledger = _Ledgers(cores)
         self.scheduler = _Schedulers(cores)
         self._shares = shares

@@ -124,7 +124,7 @@ class PromptOrder:
         first = [*scheduler.resuming, *(one.request for one in islice(self._order.in_order(), LOOK_AHEAD))]
         return Queue(
             decodes=scheduler.batch().decodes,
-            tokens_per_decode=scheduler.sizes.tokens_per_decode,
+            tokens_per_decode=scheduler.tokens_per_decode,
             waiting=[scheduler.prompt(request) for request in first[:LOOK_AHEAD]],
             more=len(first) >= LOOK_AHEAD,
             kv_tokens=scheduler.context_tokens,

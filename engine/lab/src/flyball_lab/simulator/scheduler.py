@@ -32,7 +32,7 @@ from flyball_lab.simulator.step_plan import StepPlan
 class Scheduler:
     """The queue, the running requests, and the KV cache.
 
-    `decode_steps` says in how many steps a decode makes so many tokens: with speculation, fewer than tokens.
+    `decode_steps` says in how many steps a decode makes so many tokens with so many drafts: fewer than tokens.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Scheduler:
         sizes: Sizes,
         kv_tokens: int,
         policy: SchedulingPolicy,
-        decode_steps: Callable[[int], int] | None = None,
+        decode_steps: Callable[[int, int], int] | None = None,
     ) -> None:
         """Raises ValueError for sizes that vLLM refuses to start with."""
         if kv_tokens < sizes.max_model_len:
@@ -65,6 +65,25 @@ class Scheduler:
         self._ends: list[tuple[int, int, Request]] = []
         # Sums over the decodes: tokens in the cache, those that no prefix holds, tokens made per step.
         self._context = self._own = self._pace = 0.0
+
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens that a step processes for a decode."""
+        return 1 + self._drafts
+
+    def draft(self, depth: int) -> None:
+        """Draft so many tokens for each decode from the next step on: those that run go on at another pace."""
+        if depth == self._drafts or self._decode_steps is None:
+            return
+        self._drafts = depth
+        self._ends.clear()
+        self._context = self._own = self._pace = 0.0
+        for request in self._decodes:
+            grown = request.made_at(self.steps) - request.made
+            request.deliveries += self.steps - request.joined
+            request.made += grown
+            request.target += grown
+            self._set_pace(request)
 
     @property
     def growth(self) -> float:
@@ -103,7 +122,7 @@ class Scheduler:
         batch, head = self.batch(), self.waiting.first(LOOK_AHEAD)
         return Queue(
             decodes=batch.decodes,
-            tokens_per_decode=self.sizes.tokens_per_decode,
+            tokens_per_decode=self.tokens_per_decode,
             prefilling=[self.prompt(request) for request in self._prefilling],
             waiting=[self.prompt(request) for request in head],
             more=len(head) == LOOK_AHEAD,
@@ -347,23 +366,27 @@ class Scheduler:
         """A prompt is complete and makes its first token, or after a preemption its next; whether that was the last."""
         request.made += 1
         request.deliveries += 1
-        request.joined = self.steps
-        remaining = request.output - request.made
-        if remaining <= 0:
+        if request.output <= request.made:
             self.prefixes.release(request)
             del self.running[request]
             request.running = False
             return True
-        steps = self._decode_steps(remaining) if self._decode_steps else remaining
+        self._decodes[request] = None
+        self._set_pace(request)
+        return False
+
+    def _set_pace(self, request: Request) -> None:
+        """From this step on a decode makes its remaining tokens at the pace that its drafts allow."""
+        remaining = request.output - request.made
+        steps = self._decode_steps(remaining, self._drafts) if self._decode_steps else remaining
         # A multiple of 2**-20, so that sums of it are exact in whatever order they are taken.
         request.pace = int(remaining / steps * 2**20) / 2**20
+        request.joined = self.steps
         request.ends = self.steps + steps
         heapq.heappush(self._ends, (request.ends, request.number, request))
-        self._decodes[request] = None
         self._context += request.target
         self._own += request.target - request.shared
         self._pace += request.pace
-        return False
 
     def _ended(self) -> Iterator[Request]:
         while self._ends and self._ends[0][0] <= self.steps:
