@@ -44,3 +44,22 @@ def test_with_drafts_the_law_is_where_the_best_limits_are(
     law, best = goodput(the_law(5.0)), max(map(goodput, GRID))
     note_figure(f"goodput {law:.2f}/s by the law, {best:.2f}/s by the best of {len(GRID)} fixed limits")
     assert law >= 0.97 * best
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("rates", "least"),
+    [((4.0, 4.0), 0.995), ((20.0, 20.0), 1.04), ((4.0, 22.0, 4.0), 1.02)],
+    ids=["hardly any load", "much load", "load that comes and goes"],
+)
+def test_a_depth_that_the_law_chooses_is_at_least_as_good_as_the_full_one(
+    rates: tuple[float, ...], least: float, note_figure: Callable[[str], None]
+) -> None:
+    """Of five drafts two in five are accepted at each position: in a large batch most cost more than they bring."""
+    phases = tuple((rate, "conversation") for rate in rates)
+    full = replace(drafting(0.0, tpot=0.020, speculation=Speculation(drafts=5, acceptance=0.4)), phases=phases)
+    live = play(replace(full, live_depth=True), the_law(5.0), 1, gate=True)
+    fixed = play(full, the_law(5.0), 1, gate=True)
+    note_figure(f"goodput {live.goodput:.2f}/s live, {fixed.goodput:.2f}/s at the full depth; {live.changes} changes")
+    assert live.goodput >= least * fixed.goodput
+    assert live.changes <= 6 * len(rates)

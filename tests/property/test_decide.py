@@ -13,6 +13,7 @@ from flyball_operator.api.v1alpha1 import Mode, Order, Overload
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import (
     CellKey,
+    DraftSums,
     Missing,
     ObjectiveCounts,
     Observation,
@@ -102,6 +103,7 @@ loads = st.builds(
     held_tokens=counts,
     used_tokens=st.one_of(st.none(), counts),
 )
+drafts = st.lists(st.builds(DraftSums, counts, counts, counts), max_size=3).map(tuple)
 prompts = st.builds(PromptSums, tokens=counts, squares=st.floats(0, 1e15))
 missing = st.builds(Unobserved, st.sampled_from(Missing), st.text(max_size=20))
 outcomes = st.builds(ObjectiveCounts, counts, counts)
@@ -111,7 +113,8 @@ outcomes = st.builds(ObjectiveCounts, counts, counts)
 def observations(draw: st.DrawFn, at: float) -> Observation:
     if draw(st.integers(0, 9)) == 0:
         return draw(missing)
-    window = StepWindow(start=at - 15, end=at, cells=draw(cells()), prompts=draw(st.one_of(st.none(), prompts)))
+    computed = draw(st.one_of(st.none(), prompts))
+    window = StepWindow(start=at - 15, end=at, cells=draw(cells()), prompts=computed, drafts=draw(drafts))
     return Signals(
         at=at,
         age_seconds=draw(st.floats(0, 40)),

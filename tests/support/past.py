@@ -16,6 +16,7 @@ from flyball_operator.prometheus.queries import (
     CELLS,
     COMPUTED_PROMPT_TOKENS,
     COMPUTED_PROMPT_TOKENS_SQUARED,
+    DRAFTS,
     FIELD,
     NAMESPACE,
     UID,
@@ -72,6 +73,11 @@ def _steps(signals: Signals) -> Rows:
     return [
         ({FIELD: CELLS}, 42.0),
         *_prompts(signals.steps.prompts),
+        *(
+            ({FIELD: DRAFTS, "position": str(number), "state": state}, value)
+            for number, draft in enumerate(signals.steps.drafts, start=1)
+            for state, value in draft._asdict().items()
+        ),
         *(
             ({"bucket": str(key.bucket), "kind": key.kind.value, FIELD: name}, float(value))
             for key, sums in signals.steps.cells.items()

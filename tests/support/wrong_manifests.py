@@ -17,6 +17,7 @@ from support.wrong_models import WRONG_MODELS
 from support.wrong_nodes import WRONG_NODES
 from support.wrong_pods import GPU, WRONG_PODS
 from support.wrong_scaling import WRONG_SCALING
+from support.wrong_speculation import WRONG_SPECULATION
 from support.wrong_strategies import WRONG_STRATEGIES
 from support.wrong_volumes import WRONG_VOLUMES
 from support.wrong_workloads import WRONG_WORKLOADS
@@ -444,6 +445,7 @@ WRONG = (
         "must be at least 1s and at most 1h",
     ),
     *WRONG_PODS,
+    *WRONG_SPECULATION,
     *WRONG_VOLUMES,
 )
 """Refused by the CRD's schema or CEL, and by `flyball_operator.api.parse`."""
@@ -453,7 +455,7 @@ UNKNOWN_FIELDS = (
     "spec.podTemplate.shareProcessNamespace",
     "spec.podTemplate.hostAliases",
     "spec.podTemplate.affinity.nodeAfinity",
-    "spec.batching.speculative",
+    "spec.batching.speculation",
     "spec.engine.type",
     "spec.tuning.deadline",
     "spec.tuning.batching.strategy.batch_size",

@@ -26,6 +26,7 @@ from flyball_operator.prometheus.queries import (
     COMPUTED_PROMPT_TOKENS,
     COMPUTED_PROMPT_TOKENS_SQUARED,
     COUNTED,
+    DRAFTS,
     ENDED,
     NAMESPACE,
     OPEN,
@@ -35,6 +36,7 @@ from flyball_operator.prometheus.queries import (
 )
 from flyball_operator.tuning.observe.signals import (
     CellKey,
+    DraftSums,
     Missing,
     ObjectiveCounts,
     PodCounts,
@@ -87,6 +89,18 @@ class TestSteps:
         older = step_window(decodes() | SEEN, 100.0, 15)
         assert isinstance(older, StepWindow)
         assert older.prompts is None
+
+    def test_drafts_are_known_by_position_from_the_first_on_as_far_as_all_of_one_is(self) -> None:
+        told: dict[StepKey, float] = {
+            (DRAFTS, position, state): value
+            for position, values in (("2", (90.0, 80.0, 20.0)), ("1", (100.0, 80.0, 50.0)), ("4", (1.0, 1.0, 1.0)))
+            for state, value in zip(DraftSums._fields, values, strict=True)
+        }
+        found = step_window(decodes() | SEEN | told, 100.0, 15)
+        assert isinstance(found, StepWindow)
+        assert found.drafts == (DraftSums(100.0, 80.0, 50.0), DraftSums(90.0, 80.0, 20.0))
+        labels = {"field": DRAFTS, "position": "2", "state": "drafted"}
+        assert step_key(labels) == (DRAFTS, "2", "drafted")
 
     def test_a_cell_without_time_or_tokens_is_left_out(self) -> None:
         found = step_window(cell("128", "mixed", steps=3, prefill_tokens=100) | decodes() | SEEN, 100.0, 15)

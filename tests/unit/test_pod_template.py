@@ -461,3 +461,28 @@ def test_names_and_paths_of_what_is_mounted_are_reserved() -> None:
             wrong = {"volumes": [{"name": "x", "emptyDir": {}}], "volumeMounts": [{"name": "x", "mountPath": path}]}
             with pytest.raises(InvalidSpecError, match="which Flyball mounts"):
                 template(spec__podTemplate=wrong)
+
+
+def speculative_config(**batching: Any) -> Object:
+    (argument,) = (one for one in owned(spec__batching=batching) if one.startswith("--speculative-config="))
+    found: Object = json.loads(argument.partition("=")[2])
+    return found
+
+
+def test_an_engine_that_speculates_is_started_with_all_depths_that_may_be_chosen_live() -> None:
+    config = speculative_config(maxNumSeqs=256, speculative={"method": "ngram", "numSpeculativeTokens": 3})
+    schedule = config.pop("num_speculative_tokens_per_batch_size")
+    assert config == {"method": "ngram", "num_speculative_tokens": 3}
+    assert schedule == [[1, 253, 3], [254, 254, 2], [255, 255, 1], [256, 256, 0]]
+    few = speculative_config(maxNumSeqs=2, speculative={"method": "mtp", "numSpeculativeTokens": 3})
+    assert few["num_speculative_tokens_per_batch_size"] == [[1, 1, 3], [2, 2, 0]]
+
+
+def test_who_drafts_with_another_model_is_told_which() -> None:
+    eagle = {"method": "eagle3", "numSpeculativeTokens": 2, "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
+    config = speculative_config(speculative=eagle)
+    assert (config["method"], config["model"]) == ("eagle3", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
+
+
+def test_without_speculation_the_engine_is_told_nothing_of_it() -> None:
+    assert not [one for one in owned() if "speculative" in one]

@@ -65,6 +65,10 @@ _EXECUTOR: Final = ("--distributed-executor-backend", "--distributed_executor_ba
 _ACCEPTED_EXECUTOR: Final = f"{_EXECUTOR[0]}=mp"
 
 
+#: Spellings of the argument that `spec.batching.speculative` sets. Without it the argument is the user's.
+_SPECULATIVE: Final = ("--speculative-config", "--speculative_config", "-sc")
+
+
 def _given(item: str, flag: str) -> str:
     """CEL: whether an item of the arguments is this flag."""
     return f"{item} == '{flag}' || {item}.startsWith('{flag}=')"
@@ -247,6 +251,19 @@ class InferenceServiceSpec(Model):
                 spec.workload is not None
                 or spec.model.cache is None
                 or not any(one.partition("=")[0] == "--revision" for one in spec.engine.args)
+            ),
+        ),
+        Check(
+            Rule(
+                "!has(self.batching) || !has(self.batching.speculative) || !has(self.engine) || !has(self.engine.args)"
+                f" || !self.engine.args.exists(a, {' || '.join(_given('a', flag) for flag in _SPECULATIVE)})",
+                "may not hold --speculative-config where spec.batching.speculative says it",
+                ".engine.args",
+            ),
+            lambda spec: (
+                spec.batching.speculative is None
+                or spec.engine_container is None
+                or not _flags(spec.engine_container.args, _SPECULATIVE)
             ),
         ),
         Check(

@@ -34,6 +34,7 @@ from flyball_operator.api.rules import (
     Refuses,
     Rule,
 )
+from flyball_operator.api.speculative import Speculative
 from flyball_operator.api.strategies import LARGEST_BATCH, LiveBatching, LiveQueue, chooses
 
 #: vLLM's start-up sizes when `spec.batching` names none: vLLM's own defaults for most devices (arg_utils.py).
@@ -200,6 +201,16 @@ class Batching(Model):
             ),
             lambda batching: batching.max_num_batched_tokens >= batching.max_num_seqs,
         ),
+        Check(
+            Rule(
+                "!has(self.speculative) || self.maxNumBatchedTokens >="
+                " self.maxNumSeqs * (1 + self.speculative.numSpeculativeTokens)",
+                "must be at least maxNumSeqs times (1 + speculative.numSpeculativeTokens): a step must have room for"
+                " one token of each running request and its drafts",
+                ".maxNumBatchedTokens",
+            ),
+            lambda batching: batching.max_num_batched_tokens >= batching.max_num_seqs * batching.tokens_per_decode,
+        ),
     )
 
     max_num_seqs: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = DEFAULT_MAX_NUM_SEQS
@@ -208,6 +219,13 @@ class Batching(Model):
     """Most tokens that one step may ever process (vLLM's --max-num-batched-tokens). Default: 8192, vLLM's own."""
     prefix_caching: bool | None = None
     """Whether prompts that begin alike share their KV cache. Default: vLLM's own: true, but for models that cannot."""
+    speculative: Speculative | None = None
+    """Speculative decoding. Default: none."""
+
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens that a step processes for a running request at most."""
+        return 1 + (self.speculative.num_speculative_tokens if self.speculative is not None else 0)
 
 
 class Range(Model):

@@ -143,6 +143,8 @@ class SetpointStatus(ReportedModel):
     """Tokens that one step may process."""
     long_prefill_token_threshold: Number | None = None
     """Tokens of one prompt that one step may process; 0 is no cap."""
+    num_speculative_tokens: Number | None = None
+    """Tokens that a step may draft for each request; absent: as many as spec.batching.speculative says."""
     step_budget: Figure | None = None
     """Time that a step may take, such as 27.6ms: the engine gives each step the tokens that fit. Absent: any time."""
     first_token_deadline: Figure | None = None

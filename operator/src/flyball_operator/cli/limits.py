@@ -14,6 +14,7 @@ LIMIT_WORDS: Final = {
     "max_num_active_seqs": "requests at once",
     "max_num_scheduled_tokens": "tokens in a step",
     "long_prefill_token_threshold": "tokens of one prompt in a step",
+    "num_speculative_tokens": "drafts for each request in a step",
     "step_budget": "time of a step",
     "first_token_deadline": "the deadline after which requests are refused",
     "first_token_margin": "the share of the deadline that a prediction may take",
@@ -35,6 +36,8 @@ def limits_in_words(setpoint: Mapping[str, Any]) -> str:
         parts.append(f"{requests} requests at once")
     if (tokens := setpoint.get("maxNumScheduledTokens")) is not None:
         parts.append(f"{tokens} tokens in a step")
+    if (drafts := setpoint.get("numSpeculativeTokens")) is not None:
+        parts.append(f"{drafts} drafts for each request")
     if budget := setpoint.get("stepBudget"):
         parts.append(f"steps of {budget}")
     return ", ".join(parts) or "none set yet, pods run at the upper bounds"

@@ -23,6 +23,7 @@ _LIMITS: Final = {
     "max_num_active_seqs": "Requests at once",
     "max_num_scheduled_tokens": "Tokens of a step",
     "long_prefill_token_threshold": "Tokens of one prompt in a step",
+    "num_speculative_tokens": "Drafts of a request in a step",
     "step_budget": "Time of a step",
     "on_time_deadline": "Deadline that prompts are ordered by",
     "first_token_deadline": "Deadline after which requests are refused",

@@ -16,6 +16,7 @@ from flyball_operator.prometheus.queries import (
     COMPUTED_PROMPT_TOKENS,
     COMPUTED_PROMPT_TOKENS_SQUARED,
     COUNTED,
+    DRAFTS,
     ENDED,
     FIELD,
     JOB,
@@ -30,6 +31,7 @@ from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
     CellKey,
+    DraftSums,
     Identity,
     Missing,
     ObjectiveCounts,
@@ -159,8 +161,11 @@ def name_of(labels: Mapping[str, str]) -> str:
 
 
 def step_key(labels: Mapping[str, str]) -> StepKey:
-    """What a sum of `queries.steps` is known by."""
-    return labels.get(FIELD, ""), labels.get("bucket", ""), labels.get("kind", "")
+    """What a sum of `queries.steps` is known by; one of drafts by its position and state."""
+    found = labels.get(FIELD, "")
+    if found == DRAFTS:
+        return found, labels.get("position", ""), labels.get("state", "")
+    return found, labels.get("bucket", ""), labels.get("kind", "")
 
 
 def count_key(labels: Mapping[str, str]) -> CountKey:
@@ -204,7 +209,8 @@ def step_window(found: Mapping[StepKey, float], end: float, window: int) -> Step
     ]
     # In an order of their own: sums over cells shall not differ in their last digit by the order of Prometheus' series.
     whole.sort(key=itemgetter(0))
-    return StepWindow(start=end - window, end=end, cells=dict(whole), prompts=_prompts_of(found))
+    prompts, drafts = _prompts_of(found), _drafts_of(found)
+    return StepWindow(start=end - window, end=end, cells=dict(whole), prompts=prompts, drafts=drafts)
 
 
 def _prompts_of(found: Mapping[StepKey, float]) -> PromptSums | None:
@@ -213,6 +219,16 @@ def _prompts_of(found: Mapping[StepKey, float]) -> PromptSums | None:
     except KeyError:
         return None
     return PromptSums(tokens=max(0.0, tokens), squares=max(0.0, squares))
+
+
+def _drafts_of(found: Mapping[StepKey, float]) -> tuple[DraftSums, ...]:
+    """What became of drafts, from the first position on, as long as all of one is known."""
+    drafts: list[DraftSums] = []
+    while True:
+        keys = [(DRAFTS, str(len(drafts) + 1), state) for state in DraftSums._fields]
+        if any(key not in found for key in keys):
+            return tuple(drafts)
+        drafts.append(DraftSums(*(max(0.0, found[key]) for key in keys)))
 
 
 @lru_cache(_MOST_CELLS)

@@ -32,6 +32,8 @@ CELLS: Final = "cells"
 #: The fields of what was computed of prompts, and of its squares. Those of `load` are of requests that finished.
 COMPUTED_PROMPT_TOKENS: Final = "computed_prompt_tokens"
 COMPUTED_PROMPT_TOKENS_SQUARED: Final = "computed_prompt_tokens_squared"
+#: The field of what became of drafts, by position and state.
+DRAFTS: Final = "drafts"
 _PREFILL: Final = 'phase="prefill"'
 #: The family whose series say which pods are scraped: there is one for each engine core, from its start on.
 PRESENT: Final = MetricName.RUNNING
@@ -117,7 +119,8 @@ def steps(window: int, targets: str = _TARGETS) -> str:
     }
     sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in STEP_FIELDS.items()}
     moved = {field: f"{increase} > 0" for field, increase in sums.items()}
-    return _together({CELLS: _aggregate("count", sums["steps"]), **prompts, **moved})
+    drafts = _increase(MetricName.DRAFT_POSITIONS, window, targets, "position", "state")
+    return _together({CELLS: _aggregate("count", sums["steps"]), **prompts, DRAFTS: drafts, **moved})
 
 
 def load(window: int, targets: str = _TARGETS) -> str:

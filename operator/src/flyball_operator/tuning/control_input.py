@@ -249,7 +249,7 @@ def in_rounds(inputs: ControlInput, stages: int) -> ControlInput:
         inputs,
         model=model,
         workload=replace(inputs.workload, decodes=stages * inputs.workload.decodes),
-        envelope=Envelope(inputs.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
+        envelope=replace(inputs.envelope, tokens=Span(stages * tokens.least, stages * tokens.most)),
         stages=stages,
     )
 

@@ -35,9 +35,19 @@ from flyball_operator.tuning.observe.signals import (
     blind_spot,
 )
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.policy import Policy, edited_first, replace_limits, rounded, wanted_policy, within_spec
+from flyball_operator.tuning.policy import (
+    Policy,
+    depth_given,
+    edited_first,
+    replace_depth,
+    replace_limits,
+    rounded,
+    wanted_policy,
+    within_spec,
+)
 from flyball_operator.tuning.replicas import Bounds
 from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.speculation import at_depth, best_depth, depths
 from flyball_operator.tuning.state import ChangeCause, Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -127,7 +137,7 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
         return state
     model, workload, before = state.step_time.model, _workload(state, load, signals), state.balance
     if model is not None and workload is not None:
-        found = capacity.carried(inputs_of(model, workload, spec))
+        found = _carried(state, model, workload, spec)
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
@@ -168,12 +178,39 @@ def _wanted(state: TuningState, signals: Signals, load: RequestLoad, tick: Tick)
     if model is None or workload is None:
         first = state.workload.first_workload(load, cores=signals.cores)
         return _learning_policy(state, workload or first, tick, window=signals.window_seconds)
+    depth = _depth(state, model, workload, spec)
+    if depth is not None:
+        workload = at_depth(workload, state.workload.drafts, depth)
     inputs = inputs_of(model, workload, spec)
     output = in_steps(choose(inputs), spec.stages)
     limits = replace_limits(state.limits, seqs=output.seqs, tokens=output.tokens)
+    if depth is not None:
+        limits = replace_depth(limits, depth, spec.envelope)
     policy = wanted_policy(limits, output, model, inputs.margins, spec)
     why = explain(output, workload, policy, spec)
     return Proposal(policy=policy, hold=HoldReason.GOOD_ENOUGH, trigger=why, output=output)
+
+
+def _depth(state: TuningState, model: StepModel, workload: Workload, spec: TuningSpec) -> int | None:
+    """The depth of speculation for the batch of now; None where nothing is known of drafts, and it stays."""
+    drafts = state.workload.drafts
+    known = depths(drafts, spec.envelope.drafts)
+    if not known:
+        return None
+    # Means over minutes would follow a load too late, and a depth is moved at once.
+    now = replace(workload, decodes=state.workload.latest or workload.decodes)
+    present = depth_given(state.limits, spec.envelope)
+    return best_depth(lambda depth: inputs_of(model, at_depth(now, drafts, depth), spec), known, present)
+
+
+def _carried(state: TuningState, model: StepModel, workload: Workload, spec: TuningSpec) -> capacity.Carried:
+    """What one core carries; with speculation at the depth that carries most."""
+    drafts = state.workload.drafts
+    known = depths(drafts, spec.envelope.drafts)
+    if not known:
+        return capacity.carried(inputs_of(model, workload, spec))
+    found = (capacity.carried(inputs_of(model, at_depth(workload, drafts, depth), spec)) for depth in known)
+    return max(found, key=lambda one: one.rate)
 
 
 def _learning_policy(state: TuningState, workload: Workload | None, tick: Tick, *, window: float) -> Proposal:

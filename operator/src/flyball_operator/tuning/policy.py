@@ -229,10 +229,25 @@ def replace_limits(limits: Limits, *, seqs: int, tokens: int) -> Limits:
     return limits.model_copy(update={"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
 
 
+def replace_depth(limits: Limits, depth: int, envelope: Envelope) -> Limits:
+    """The same limits with another depth of speculation; the most is what engines start with, and not said."""
+    wanted = depth if depth < envelope.drafts else None
+    if limits.num_speculative_tokens == wanted:
+        return limits
+    return limits.model_copy(update={"num_speculative_tokens": wanted})
+
+
+def depth_given(limits: Limits, envelope: Envelope) -> int:
+    """The depth of speculation, where none is given the most that the envelope allows."""
+    depth = limits.num_speculative_tokens
+    return envelope.drafts if depth is None else min(depth, envelope.drafts)
+
+
 def clipped(limits: Limits, envelope: Envelope) -> Limits:
     """The limits moved inside the envelope."""
     seqs, tokens = limits_given(limits, envelope)
-    return replace_limits(limits, seqs=envelope.seqs.clip(seqs), tokens=envelope.tokens.clip(tokens))
+    inside = replace_limits(limits, seqs=envelope.seqs.clip(seqs), tokens=envelope.tokens.clip(tokens))
+    return replace_depth(inside, depth_given(inside, envelope), envelope)
 
 
 def asked_deadline(present: float, objectives: Sequence[LatencyObjective]) -> float | None:

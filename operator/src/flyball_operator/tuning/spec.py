@@ -39,10 +39,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Ranges of the live limits: `seqs` for `max_num_active_seqs`, `tokens` for `max_num_scheduled_tokens`."""
+    """Ranges of the live limits: `seqs` for `max_num_active_seqs`, `tokens` for `max_num_scheduled_tokens`.
+
+    `drafts`: the most for `num_speculative_tokens`, 0 where that is not moved.
+    """
 
     seqs: Span
     tokens: Span
+    drafts: int = 0
 
     def upper(self) -> Limits:
         """The limits that `mode: Disabled` runs at, and that pods start with.
@@ -171,7 +175,7 @@ def tuning_spec(
     )
     return TuningSpec(
         spec.tuning.mode,
-        Envelope(seqs, tokens),
+        Envelope(seqs, tokens, _drafts(spec)),
         objectives,
         spec.tuning.overload,
         (annotations or {}).get(names.ANNOTATION_TUNING),
@@ -183,6 +187,14 @@ def tuning_spec(
         Queueing.asked(spec.tuning),
         spec.parallelism.serving_pods,
     )
+
+
+def _drafts(spec: InferenceServiceSpec) -> int:
+    """Tokens that engines may draft for a decode: with data parallelism their cores must stay alike, and none moves."""
+    speculative = spec.batching.speculative
+    if speculative is None or spec.workload is not None or spec.parallelism.data > 1:
+        return 0
+    return speculative.num_speculative_tokens
 
 
 def _ceilings(spec: InferenceServiceSpec, started: tuple[int, int] | None) -> tuple[int, int]:

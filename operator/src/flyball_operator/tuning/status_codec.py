@@ -54,7 +54,12 @@ _load: Final = attrgetter(*_LOAD)
 #: What is told of the load stays while it is right within this share.
 LOAD_SHOWN_WITHIN: Final = 0.25
 _SLOW_PODS: Final = 8
-_LIMITS: Final = {"max_num_active_seqs", "max_num_scheduled_tokens", "long_prefill_token_threshold"}
+_LIMITS: Final = {
+    "max_num_active_seqs",
+    "max_num_scheduled_tokens",
+    "long_prefill_token_threshold",
+    "num_speculative_tokens",
+}
 
 
 def time_status(at: float) -> str:

@@ -7,6 +7,7 @@ otherwise leaves running services alone. Pods pass the `restricted` Pod Security
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from flyball_operator.api.objects import Object, digest
 from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.spec import Parallelism
-from flyball_operator.api.v1alpha1 import InferenceService, Model, ModelSource
+from flyball_operator.api.v1alpha1 import Batching, InferenceService, Model, ModelSource
 from flyball_operator.reconcile.plan.adapters import config_map_name
 from flyball_operator.reconcile.plan.owned_objects import labels, selector
 from flyball_operator.reconcile.plan.snapshot import Config
@@ -244,6 +245,7 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         f"--max-num-seqs={spec.batching.max_num_seqs}",
         f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
         *_prefix_caching_arguments(spec.batching.prefix_caching),
+        *speculation(spec.batching),
         f"--shutdown-timeout={drain_seconds(service)}",
         *(_tls_arguments() if spec.engine.tls else ()),
         *(("--enable-lora",) if spec.adapters is not None else ()),
@@ -255,6 +257,26 @@ def _prefix_caching_arguments(wanted: bool | None) -> Sequence[str]:
         # vLLM knows the model: an encoder with prefix caching does not start.
         return ()
     return ("--enable-prefix-caching",) if wanted else ("--no-enable-prefix-caching",)
+
+
+def speculation(batching: Batching) -> Sequence[str]:
+    """Speculative decoding, with a schedule of all depths: vLLM takes no other ones live.
+
+    The schedule is for sizes of the batch. Its last sizes stand for the lesser depths; all others have the full one.
+    """
+    speculative, slots = batching.speculative, batching.max_num_seqs
+    if speculative is None:
+        return ()
+    most = speculative.num_speculative_tokens
+    lesser = min(most, slots - 1)
+    last = [[slots - depth, slots - depth, depth] for depth in reversed(range(lesser))]
+    config = {
+        "method": speculative.method.value,
+        "num_speculative_tokens": most,
+        **({} if speculative.model is None else {"model": speculative.model}),
+        "num_speculative_tokens_per_batch_size": [[1, slots - lesser, most], *last],
+    }
+    return (f"--speculative-config={json.dumps(config, separators=(',', ':'))}",)
 
 
 def _tls_arguments() -> Sequence[str]:

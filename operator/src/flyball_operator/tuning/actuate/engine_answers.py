@@ -141,17 +141,19 @@ def _problems(
     lacks: Lacks | None,
     asked: Queueing,
     sheds: bool,
+    drafts: bool,
 ) -> list[tuple[Reason, str]]:
     """What is wrong, the gravest first, by pod.
 
-    `lacks`: of engines that are governed, None if none is. Users `asked` for this; `sheds`: requests are to be refused.
+    `lacks`: of engines that are governed, None if none is. Users `asked` for this; `sheds`: requests are to be refused,
+    `drafts`: engines speculate, at a depth that is moved.
     """
     found = [
         (reason, f"{pods[uid].name}: {message}")
         for uid, handle in handles.items()
         for reason, message in _of_engine(handle, reach, foreign=foreign)
     ]
-    if lacks is not None and (lacking := lacks.told(asked, sheds=sheds)):
+    if lacks is not None and (lacking := lacks.told(asked, sheds=sheds, drafts=drafts)):
         found.append((Reason.UNSUPPORTED, lacking))
     return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 

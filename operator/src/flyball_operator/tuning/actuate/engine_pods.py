@@ -175,10 +175,15 @@ class EnginePods:
             steps=handle.steps.made if handle.steps is not None else 0,
         )
 
-    def problems(self, reach: GenerationBounds, asked: Queueing, *, sheds: bool = False) -> list[tuple[Reason, str]]:
-        """What is wrong, the gravest first, by pod. Users `asked` for this; `sheds`: requests are to be refused."""
+    def problems(
+        self, reach: GenerationBounds, asked: Queueing, *, sheds: bool = False, drafts: bool = False
+    ) -> list[tuple[Reason, str]]:
+        """What is wrong, the gravest first, by pod. Users `asked` for this.
+
+        `sheds`: requests are to be refused. `drafts`: engines speculate, at a depth that is moved.
+        """
         lacks = self.known.lacks if self.known.governed else None
-        return self.answers.problems(reach, lacks, asked, sheds)
+        return self.answers.problems(reach, lacks, asked, sheds, drafts)
 
     @property
     def lacks(self) -> Lacks:

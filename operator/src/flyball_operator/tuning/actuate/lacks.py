@@ -21,7 +21,7 @@ from flyball_engine.contract import (
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.queueing import Queueing
 
-#: What the tuner moves; an engine that lacks another knob lacks nothing that is asked of it.
+#: What the tuner moves in every service; an engine that lacks another knob lacks nothing that is asked of it.
 _TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
 
 
@@ -78,9 +78,13 @@ class Lacks:
         found = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due, queued_tokens=queued)
         return found.without_classes() if due and self.unclassed is not None else found
 
-    def told(self, asked: Queueing, *, sheds: bool) -> str:
-        """All that is lacking of what is asked for, for people; `sheds`: requests are to be refused."""
-        found = [f"{knob.value}: {self.unsupported[knob]}" for knob in _TUNED if knob in self.unsupported]
+    def told(self, asked: Queueing, *, sheds: bool, drafts: bool = False) -> str:
+        """All that is lacking of what is asked for, for people.
+
+        `sheds`: requests are to be refused. `drafts`: engines speculate, at a depth that is moved.
+        """
+        tuned = (*_TUNED, Knob.NUM_SPECULATIVE_TOKENS) if drafts else _TUNED
+        found = [f"{knob.value}: {self.unsupported[knob]}" for knob in tuned if knob in self.unsupported]
         if sheds and self.ungated is not None:
             found.append(f"overload Shed: {self.ungated}")
         return "; ".join(filter(None, [*found, asked.told(self.unsupported)]))

@@ -8,11 +8,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import TypedDict
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
-from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, PromptSums, RequestLoad, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import (
+    CLOCK_SET_BACK,
+    DraftSums,
+    PromptSums,
+    RequestLoad,
+    StepWindow,
+    Sums,
+)
+from flyball_operator.tuning.speculation import DraftShare
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -24,7 +33,7 @@ class Recent:
     (`output`); all `steps`, and those of decodes `alone`. A window does not hold the whole of its requests, so
     quotients mean something only over many. `computed`: what steps computed of prompts, None where engines do not
     tell. `samples`: windows at whose end it is known of what running requests hold which share took memory.
-    `share_sum`: the sum of these shares.
+    `share_sum`: the sum of these shares. `drafts`: what became of them, by position.
     """
 
     requests: float = 0.0
@@ -36,6 +45,7 @@ class Recent:
     computed: PromptSums | None = None
     samples: float = 0.0
     share_sum: float = 0.0
+    drafts: tuple[DraftSums, ...] = ()
 
     @property
     def token_weighted_prompt(self) -> float | None:
@@ -68,6 +78,7 @@ class Recent:
             computed=self._computed_after(steps, part),
             samples=samples,
             share_sum=share_sum,
+            drafts=_drafts_after(self.drafts, steps.drafts if steps is not None else ()),
         )
 
     def _shares_after(self, load: RequestLoad) -> tuple[float, float]:
@@ -116,11 +127,13 @@ class WorkloadEstimator:
     """What is remembered of windows.
 
     `recent` was last added to `at`: once per window, since windows overlap. `drafted`: tokens processed for a decode in
-    the newest one. `fullest`: what the fullest core has over the mean core, less what chance explains; 1 or more.
+    the newest one, `latest`: decodes of a mean step of the fullest core in it. `fullest`: what the fullest core has
+    over the mean core, less what chance explains; 1 or more.
     """
 
     recent: Recent = Recent()
     drafted: float = 1.0
+    latest: float = 0.0
     fullest: float = 1.0
     at: float = float("-inf")
 
@@ -128,6 +141,11 @@ class WorkloadEstimator:
     def lengths(self) -> bool:
         """Whether a request finished, so that lengths are known."""
         return self.recent.requests > 0.0
+
+    @cached_property
+    def drafts(self) -> tuple[DraftShare, ...]:
+        """What drafts bring, by position, as far as that is known."""
+        return _draft_shares(self.recent.drafts)
 
     def after(
         self,
@@ -148,6 +166,8 @@ class WorkloadEstimator:
             load = replace(load, used_tokens=None)
         alone = steps.total(StepKind.DECODE) if steps is not None else Sums()
         seen = replace(self, drafted=_drafted(alone)) if alone.decodes > 0.0 else self
+        if steps is not None and (total := steps.total()).steps > 0.0:
+            seen = replace(seen, latest=total.decodes / total.steps * self.fullest)
         # Far before the last one is no overlap: a clock was set back.
         if self.lengths and -CLOCK_SET_BACK < at - self.at < seconds - 0.5:
             return seen
@@ -210,6 +230,36 @@ def _drafted(alone: Sums) -> float:
     Steps of decodes alone tell. What prompts leave of a mixed step's tokens is a small difference of large sums.
     """
     return max(1.0, alone.tokens / alone.decodes) if alone.decodes > 0.0 else 1.0
+
+
+def _drafts_after(before: tuple[DraftSums, ...], new: tuple[DraftSums, ...]) -> tuple[DraftSums, ...]:
+    """What became of drafts, with a window. A position that was not offered in it stays as it was seen last.
+
+    Of what is offered less than before, as where only a step now and then drafts so deep, the past counts the less: as
+    much as ten such windows.
+    """
+    found = []
+    for old, now in zip_longest(before, new, fillvalue=DraftSums(0.0, 0.0, 0.0)):
+        if now.offered <= 0.0:
+            found.append(old)
+            continue
+        most = max(TUNABLES.least_drafts, now.offered / (1.0 - TUNABLES.kept_per_window))
+        kept = TUNABLES.kept_per_window * min(1.0, most / old.offered if old.offered > 0.0 else 1.0)
+        found.append(DraftSums(*(kept * past + figure for past, figure in zip(old, now, strict=True))))
+    return tuple(found)
+
+
+def _draft_shares(drafts: tuple[DraftSums, ...]) -> tuple[DraftShare, ...]:
+    shares = []
+    drafted = accepted = 1.0
+    for one in drafts:
+        if one.offered < TUNABLES.least_drafts:
+            break
+        # No position has more than the one before it, but in windows that saw others.
+        drafted = min(drafted, one.drafted / one.offered)
+        accepted = min(accepted, drafted, one.accepted / one.offered)
+        shares.append(DraftShare(drafted, accepted))
+    return tuple(shares)
 
 
 def _fullest(load: RequestLoad, cores: int) -> float:

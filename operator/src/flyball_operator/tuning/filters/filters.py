@@ -12,7 +12,16 @@ from typing import Final, Protocol, Self
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.observe.signals import CLOCK_SET_BACK, Observation, Signals, Unobserved
-from flyball_operator.tuning.policy import Policy, allowed, limits_given, near, nearly_equal, replace_limits
+from flyball_operator.tuning.policy import (
+    Policy,
+    allowed,
+    depth_given,
+    limits_given,
+    near,
+    nearly_equal,
+    replace_depth,
+    replace_limits,
+)
 from flyball_operator.tuning.spec import Envelope, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -161,8 +170,10 @@ def restrained(current: Limits, wanted: Limits, envelope: Envelope) -> Limits:
     new_seqs, new_tokens = limits_given(wanted, envelope)
     seqs = seqs if near(seqs, new_seqs) else new_seqs
     tokens = tokens if near(tokens, new_tokens) else new_tokens
-    restrained = replace_limits(current, seqs=seqs, tokens=tokens)
-    return current if limits_given(current, envelope) == (seqs, tokens) else restrained
+    depth = depth_given(wanted, envelope)
+    if (*limits_given(current, envelope), depth_given(current, envelope)) == (seqs, tokens, depth):
+        return current
+    return replace_depth(replace_limits(current, seqs=seqs, tokens=tokens), depth, envelope)
 
 
 @dataclass(frozen=True)

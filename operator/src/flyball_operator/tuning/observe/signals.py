@@ -125,14 +125,26 @@ class PromptSums:
         return min(self.tokens, self.squares) >= 0.0 and self.tokens + self.squares < math.inf
 
 
+class DraftSums(NamedTuple):
+    """Decodes in whose steps so many tokens, counted from the first, might be drafted, were, and were accepted."""
+
+    offered: float
+    drafted: float
+    accepted: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepWindow:
-    """Steps between two times, in Unix seconds. `prompts`: those they computed, None where no engine tells."""
+    """Steps between two times, in Unix seconds. `prompts`: those they computed, None where no engine tells.
+
+    `drafts`: by position, none where no engine tells, or drafts.
+    """
 
     start: float
     end: float
     cells: Cells
     prompts: PromptSums | None = None
+    drafts: tuple[DraftSums, ...] = ()
 
     def total(self, kind: StepKind | None = None) -> Sums:
         """Sums over all cells, or over those of one kind."""
@@ -296,6 +308,8 @@ class Signals:
         if isinstance(self.steps, StepWindow):
             odd = (sums for sums in self.steps.cells.values() if not sums.is_sane)
             named += [("steps.", dict(zip(_SUMS, _figures(sums), strict=True))) for sums in odd]
+            for number, draft in enumerate(self.steps.drafts, start=1):
+                named.append((f"drafts.{number}.", draft._asdict()))
             if (prompts := self.steps.prompts) is not None:
                 named.append(("prompts.", {"tokens": prompts.tokens, "squares": prompts.squares}))
         return next(
@@ -313,6 +327,9 @@ class Signals:
         if not sane or not isinstance(self.steps, StepWindow):
             return sane
         prompts = self.steps.prompts
+        drafts = [figure for draft in self.steps.drafts for figure in draft]
+        if drafts and not (min(drafts) >= 0.0 and sum(drafts) < math.inf):
+            return False
         return (prompts is None or prompts.is_sane) and all(sums.is_sane for sums in self.steps.cells.values())
 
 

@@ -289,6 +289,8 @@ def shown(policy: Policy) -> str:
     """A policy for people."""
     limits, shed, on_time = policy.limits, policy.shed, policy.on_time
     parts = [f"{limits.max_num_active_seqs or '-'} seqs", f"{limits.max_num_scheduled_tokens or '-'} tokens"]
+    if limits.num_speculative_tokens is not None:
+        parts.append(f"{limits.num_speculative_tokens} drafts")
     if policy.budget is not None:
         parts.append(f"steps of {format_duration(policy.budget)}")
     by_class = [f"{format_duration(seconds)} for {name}" for name, seconds in policy.class_deadlines]

@@ -150,7 +150,9 @@ class StatusReporter:
             ready_pods=pods.ready,
             applied_pods=pods.answers.applied(live),
             limits=self._shown(live, context.queueing),
-            problems=conditions.FENCED if reach.fenced else pods.problems(reach, asked, sheds=spec.refuses),
+            problems=conditions.FENCED
+            if reach.fenced
+            else pods.problems(reach, asked, sheds=spec.refuses, drafts=spec.envelope.drafts > 0),
             paused=spec.paused,
             trial_pod=self._trial_rollout.pod,
             stalled=self.liveness.stall if late else None,

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Final
 
 from flyball_engine.batching.batch_metrics import BatchCounts, batch_counts
+from flyball_engine.batching.draft_statistics import DraftPosition, draft_positions
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts, Outcome
 from flyball_engine.batching.step_statistics import step_sums
@@ -30,6 +32,7 @@ from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.observe.signals import (
     Attainment,
     Cells,
+    DraftSums,
     Missing,
     ObjectiveCounts,
     Observation,
@@ -64,6 +67,7 @@ class Sample:
     cells: Cells
     batches: BatchCounts
     counts: LedgerCounts
+    drafts: tuple[DraftPosition, ...]
     queued: int
     refused: int
 
@@ -194,6 +198,7 @@ def sample(core: Core) -> Sample:
         PackedSteps.of(step_sums(core.statistics.sums)).cells(),
         batch_counts(core.batches.sums),
         core.ledger.collect(),
+        draft_positions(core.drafts.sums),
         len(core.scheduler.running) + len(core.scheduler.waiting),
         sum(one.gate.counts[reason] for one in cores_of(core) for reason in REFUSALS),
     )
@@ -220,6 +225,10 @@ def signals_between(before: Sample, after: Sample, core: Core, tuning: TuningSpe
         tokens=after.batches.prefill_tokens - before.batches.prefill_tokens,
         squares=after.batches.prefill_squares - before.batches.prefill_squares,
     )
+    drafts = tuple(
+        DraftSums(*(now - then for now, then in zip(after_one, before_one, strict=True)))
+        for after_one, before_one in zip_longest(after.drafts, before.drafts, fillvalue=DraftPosition(0.0, 0.0, 0.0))
+    )
     cells = difference(before.cells, after.cells) or {}
     ids = [objective.id for objective in tuning.objectives]
     return Signals(
@@ -227,7 +236,7 @@ def signals_between(before: Sample, after: Sample, core: Core, tuning: TuningSpe
         age_seconds=core.now - after.at,
         window_seconds=WINDOW_SECONDS,
         cores=cores,
-        steps=StepWindow(start=before.at, end=after.at, cells=cells, prompts=prompts),
+        steps=StepWindow(start=before.at, end=after.at, cells=cells, prompts=prompts, drafts=drafts),
         load=load,
         outcomes={name: _outcome(before.counts.objectives, after.counts.objectives, name) for name in ids},
     )

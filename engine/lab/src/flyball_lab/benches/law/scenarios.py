@@ -82,13 +82,18 @@ class Case(ABC):
     def tuning(self) -> TuningSpec:
         """What the law may use, and must hold: 99 % of the requests, for each objective."""
         sizes = self.hardware.sizes
-        envelope = Envelope(Span(4, sizes.max_num_seqs), Span(128, sizes.max_num_batched_tokens))
+        envelope = Envelope(Span(4, sizes.max_num_seqs), Span(128, sizes.max_num_batched_tokens), self.drafts)
         objectives = (
             LatencyObjective("first-token", Metric.TIME_TO_FIRST_TOKEN, self.ttft, 0.01),
             LatencyObjective("per-token", Metric.TIME_PER_OUTPUT_TOKEN, self.tpot, 0.01),
             LatencyObjective("end-to-end", Metric.END_TO_END_LATENCY, self.e2e, 0.01),
         )
         return TuningSpec(Mode.AUTO, envelope, tuple(one for one in objectives if one.seconds < inf))
+
+    @property
+    def drafts(self) -> int:
+        """Tokens that the law may have drafted for a decode; 0 where it does not choose."""
+        return 0
 
     @property
     def token(self) -> float:
@@ -132,7 +137,8 @@ class Scenario(Case):
 
     `beside`: requests that come all the while, too. `variation`, `burst`, `patience`, `sizes`: as of `ArrivalPhase`.
     `slow` slows the plant down half-way. `pods` engines take turns, or have `shares` of the requests; one of them is
-    `slow_pod` times as slow from the start. `speculation`: drafts of each engine. `warm_up`: seconds in which steps
+    `slow_pod` times as slow from the start. `speculation`: drafts of each engine, as deep as the law says if
+    `live_depth`. `warm_up`: seconds in which steps
     take `cold` times as long, from the start.
     """
 
@@ -147,6 +153,7 @@ class Scenario(Case):
     slow_pod: float = 1.0
     shares: tuple[float, ...] = ()
     speculation: Speculation | None = None
+    live_depth: bool = False
     warm_up: float = 0.0
     cold: float = 1.0
 
@@ -154,6 +161,11 @@ class Scenario(Case):
     def seconds(self) -> float:
         """Of arrivals."""
         return PHASE_SECONDS * len(self.phases)
+
+    @property
+    def drafts(self) -> int:
+        """All that its engines may have."""
+        return self.speculation.drafts if self.speculation is not None and self.live_depth else 0
 
     @property
     def relieved(self) -> tuple[float, ...]:

@@ -131,6 +131,12 @@ def manifest(tuning: TuningSpec, model: StepTimeEstimator | None = None) -> Obje
         order=tuning.order.value,
         bounds={"maxNumActiveSeqs": {"min": seqs.least}, "maxNumScheduledTokens": {"min": tokens.least}},
     )
+    if tuning.envelope.drafts:
+        # The simulator's drafts come by themselves.
+        made["spec"]["batching"]["speculative"] = {
+            "method": "ngram",
+            "numSpeculativeTokens": tuning.envelope.drafts,
+        }
     if model is not None:
         made["status"] = {"tuning": {"model": status_codec.model_status(model).model_dump(mode="json", by_alias=True)}}
     return made

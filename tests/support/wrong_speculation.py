@@ -1,0 +1,39 @@
+"""Wrong speculative decoding, a part of `wrong_manifests.WRONG`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball_lab.harness.manifests import Wrong
+
+_WHERE = "spec.batching.speculative"
+_NGRAM = {"method": "ngram", "numSpeculativeTokens": 3}
+_EAGLE = {"method": "eagle3", "numSpeculativeTokens": 3, "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
+
+
+def _wrong(id: str, wrong: dict[str, Any], where: str, says: str, server: str = "") -> Wrong:  # noqa: A002
+    right = _EAGLE if wrong.get("method") in ("eagle3", "medusa") else _NGRAM
+    return Wrong(f"speculation {id}", {_WHERE: wrong}, {_WHERE: right}, f"{_WHERE}{where}", says, server)
+
+
+WRONG_SPECULATION = (
+    _wrong("of 17 tokens", _NGRAM | {"numSpeculativeTokens": 17}, ".numSpeculativeTokens", "less than or equal to 16"),
+    _wrong("of no token", _NGRAM | {"numSpeculativeTokens": 0}, ".numSpeculativeTokens", "greater than or equal to 1"),
+    _wrong("by eagle without a model", {"method": "eagle3", "numSpeculativeTokens": 3}, ".model", "is required beside"),
+    _wrong("by n-grams with a model", _NGRAM | {"model": "gpt2"}, ".model", "may not stand beside the methods ngram"),
+    _wrong("with a model of two words", _EAGLE | {"model": "two words"}, ".model", "must not hold spaces"),
+    Wrong(
+        "steps without room for drafts",
+        {_WHERE: _NGRAM, "spec.batching.maxNumSeqs": 256, "spec.batching.maxNumBatchedTokens": 1023},
+        {_WHERE: _NGRAM, "spec.batching.maxNumSeqs": 256, "spec.batching.maxNumBatchedTokens": 1024},
+        "spec.batching.maxNumBatchedTokens",
+        "must be at least maxNumSeqs times (1 + speculative.numSpeculativeTokens)",
+    ),
+    Wrong(
+        "speculation by an argument, too",
+        {_WHERE: _NGRAM, "spec.engine.args": ["--speculative-config={}"]},
+        {_WHERE: _NGRAM, "spec.engine.args": []},
+        "spec.engine.args",
+        "may not hold --speculative-config where spec.batching.speculative says it",
+    ),
+)
