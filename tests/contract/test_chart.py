@@ -583,6 +583,18 @@ def test_beside_kube_prometheus_stack_its_prometheus_selects_all_that_is_for_it(
     assert {one["labels"]["release"] for one in chosen} == {"kube-prometheus-stack"}
 
 
+def test_the_proxy_of_the_example_reaches_the_console_and_nobody_else_does() -> None:
+    example = CHART.parents[1] / "docs/examples/oidc-proxy"
+    rendered = render(yaml.safe_load((example / "values.yaml").read_text()))
+    proxy = of_kind([*yaml.safe_load_all((example / "oauth2-proxy.yaml").read_text())], "Deployment")[0]
+    (container,) = proxy["spec"]["template"]["spec"]["containers"]
+    (service,) = (one for one in of_kind(rendered, "Service") if one["metadata"]["name"] == "flyball-console")
+    assert f"--upstream=http://flyball-console:{service['spec']['ports'][0]['port']}" in container["args"]
+    (policy,) = of_kind(rendered, "NetworkPolicy")
+    (reached,) = (rule for rule in policy["spec"]["ingress"] if rule["ports"][0]["port"] == "console")
+    assert reached["from"] == [{"podSelector": {"matchLabels": proxy["spec"]["template"]["metadata"]["labels"]}}]
+
+
 def test_users_of_the_namespace_may_edit_or_view_but_not_write_the_status() -> None:
     roles = {one["metadata"]["name"]: one for one in of_kind(render({}), "ClusterRole")}
     edit = roles["flyball-system-flyball-edit"]

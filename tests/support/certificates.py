@@ -36,10 +36,11 @@ class Authority:
         self.pem = _pem(certificate)
 
     def issue(self, name: str, *, address: str = "127.0.0.1", days: int = 1) -> tuple[str, str]:
-        """A certificate and its key for an address, for servers and clients; with `days` below zero it has expired."""
+        """A certificate of an address and a name, and its key; with `days` below zero it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_named(name), self._name, key.public_key(), days=days)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), False)
+        known = [x509.IPAddress(ip_address(address)), x509.DNSName(name)]
+        builder = builder.add_extension(x509.SubjectAlternativeName(known), False)
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         return _pem(builder.sign(self._key, hashes.SHA256())), _key_pem(key)

@@ -1,10 +1,12 @@
-"""A Secret as the kubelet mounts it: files behind a link to a folder, which an update turns to another folder."""
+"""Secrets, also as the kubelet mounts them: files behind a link to a folder; an update turns it to another folder."""
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 class SecretVolume:
@@ -38,3 +40,9 @@ class SecretVolume:
 def tls_data(issued: tuple[str, str]) -> dict[str, str]:
     """A certificate and its key, as in a Secret of type kubernetes.io/tls."""
     return dict(zip(("tls.crt", "tls.key"), issued, strict=True))
+
+
+def secret(name: str, data: Mapping[str, str]) -> dict[str, Any]:
+    """The manifest of a Secret."""
+    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from support.certificates import Authority
-from support.cluster import Object, apply, delete
+from support.cluster import apply, delete
 from support.https_client import HTTPSClient
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
-from support.secret_volume import tls_data
+from support.secret_volume import secret, tls_data
 
 pytestmark = pytest.mark.cluster
 
@@ -22,11 +21,6 @@ NAME, KEY = "secured", "a-key-of-clients"
 CERTIFICATE, KEYS = "secured-tls", "secured-keys"
 #: Seconds until the kubelet has brought a Secret's change into pods: its sync and its cache, a minute each.
 BROUGHT = 300
-
-
-def secret(name: str, data: dict[str, str]) -> Object:
-    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
 
 
 @dataclass
