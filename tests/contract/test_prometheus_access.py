@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import os
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -16,7 +14,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import requests
 import yaml
 from aiohttp import web
 
@@ -26,7 +23,7 @@ from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cli.entry import main
 from flyball_operator.prometheus.access import Access
-from flyball_operator.prometheus.client import PrometheusClient, _parse_fast
+from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import Identity, Missing, Unobserved
 from flyball_operator.tuning.observe.verdict import metrics_verdict
@@ -369,18 +366,3 @@ class TestReplay:
             assert "answered 401: it does not take the bearer token" in said
             assert not [secret for secret in SECRETS if secret in said]
         assert not [secret for secret in SECRETS if secret in str(os.environ)]
-
-
-def test_an_answer_is_let_go_of_once_it_was_read() -> None:
-    """Those of a thousand services are large, and cycles are looked for seldom."""
-    answer = requests.Response()
-    answer._content = b'{"data": {"result": []}}'
-    _parse_fast(answer)
-    assert answer.json() == {"data": {"result": []}}
-    there = weakref.ref(answer)
-    gc.disable()
-    try:
-        del answer
-        assert there() is None
-    finally:
-        gc.enable()

@@ -22,6 +22,7 @@ from flyball_operator.prometheus.queries import (
     UID,
 )
 from flyball_operator.prometheus.recorded import Header, RecordingSource
+from flyball_operator.prometheus.vector import Vector, vector_of
 from flyball_operator.tuning.observe.signals import PromptSums, RequestLoad, Signals, StepWindow
 from flyball_operator.tuning.spec import tuning_spec
 
@@ -50,7 +51,7 @@ class _Answers:
     def __post_init__(self) -> None:
         self.targets = queries.targets((self.namespace, self.uid))
 
-    def query(self, text: str, at: float | None = None) -> Any:
+    def query(self, text: str, at: float | None = None) -> Vector:
         asked = {
             queries.steps(15, self.targets): _steps,
             queries.load(15, self.targets): _load,
@@ -59,7 +60,7 @@ class _Answers:
         }
         rows = asked[text](self.signals) if self.signals is not None else []
         identity = {NAMESPACE: self.namespace, UID: self.uid}
-        return [{"metric": identity | labels, "value": [at, repr(value)]} for labels, value in rows]
+        return vector_of([{"metric": identity | labels, "value": [at, repr(value)]} for labels, value in rows])
 
     def close(self) -> None:
         """It holds nothing."""

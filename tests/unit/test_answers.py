@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.answers import (
-    BadVectorError,
     Figures,
     StepKey,
     figures,
     name_of,
     pod_outcomes_of,
     ran_of,
-    samples_of,
     scrapes_of,
     signals_of,
     step_key,
@@ -34,6 +33,7 @@ from flyball_operator.prometheus.queries import (
     UID,
     targets,
 )
+from flyball_operator.prometheus.vector import BadVectorError, parsed, vector_of
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     DraftSums,
@@ -122,44 +122,61 @@ class TestSteps:
         ] * 2
 
 
-class TestVectors:
-    def sample(self, value: object = "1.5", **labels: Any) -> dict[str, Any]:
-        return {"metric": {NAMESPACE: "team", UID: "uid-1", **labels}, "value": [100.0, value]}
+def sample(value: object = "1.5", **labels: Any) -> dict[str, Any]:
+    return {"metric": {NAMESPACE: "team", UID: "uid-1", **labels}, "value": [100.0, value]}
 
-    def test_figures_are_by_service_and_job(self) -> None:
-        found = figures([self.sample(field="running"), self.sample("2", job="pods", field="running")], name_of)
+
+class TestFigures:
+    def test_they_are_by_service_and_job(self) -> None:
+        found = figures(vector_of([sample(field="running"), sample("2", job="pods", field="running")]), name_of)
         assert found == Figures(100.0, {CHAT: {"": {"running": 1.5}, "pods": {"running": 2.0}}})
 
     def test_a_label_that_is_not_there_is_empty(self) -> None:
-        assert figures([self.sample(field=CELLS)], step_key).of(CHAT) == {"": {(CELLS, "", ""): 1.5}}
+        assert figures(vector_of([sample(field=CELLS)]), step_key).of(CHAT) == {"": {(CELLS, "", ""): 1.5}}
+
+    def test_what_has_no_uid_is_of_no_service(self) -> None:
+        assert figures(vector_of([{"metric": {NAMESPACE: "team"}, "value": [100.0, "1"]}]), name_of) == Figures()
 
     @pytest.mark.parametrize("value", ["NaN", "+Inf", "much"])
     def test_what_is_no_number_is_not_there(self, value: str) -> None:
-        assert figures([self.sample(value)], name_of) == Figures()
+        assert figures(vector_of([sample(value)]), name_of) == Figures()
+
+
+def answer(result: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
+class TestVectors:
+    def test_an_answer_is_what_was_recorded_of_it(self) -> None:
+        assert parsed(answer([sample(field="running")])) == vector_of([sample(field="running")])
 
     @pytest.mark.parametrize("value", [1.5, None, "1" * 65])
-    def test_what_is_no_vector_is_refused(self, value: object) -> None:
-        with pytest.raises(BadVectorError, match="not an instant vector"):
-            figures([self.sample(value)], name_of)
+    def test_a_figure_that_is_no_short_text_is_refused(self, value: object) -> None:
+        refused([sample(value)])
 
     @pytest.mark.parametrize(
-        "answer", [None, {}, [1], [{"metric": [], "value": [1, "1"]}], [{"value": [1, "1"]}], [{"metric": {}}]]
+        "result", [None, {}, [1], [{"metric": [], "value": [1, "1"]}], [{"value": [1, "1"]}], [{"metric": {}}]]
     )
-    def test_another_form_is_refused(self, answer: object) -> None:
-        with pytest.raises(BadVectorError):
-            figures(answer, name_of)
-        with pytest.raises(BadVectorError):
-            list(samples_of(answer))
+    def test_another_form_is_refused(self, result: object) -> None:
+        refused(result)
 
-    @pytest.mark.parametrize("label", ["field", "bucket", "kind", "job", UID, NAMESPACE])
+    @pytest.mark.parametrize("label", ["field", "bucket", "kind", "job", "other", UID, NAMESPACE])
     @pytest.mark.parametrize("value", [5, None, ["a"], {}, True])
     def test_a_label_that_is_no_string_is_refused(self, label: str, value: object) -> None:
-        answer = [self.sample(), self.sample(**{label: value})]
-        if (label, value) != (UID, None):  # as if it were not there
-            with pytest.raises(BadVectorError):
-                figures(answer, step_key)
+        refused([sample(), sample(**{label: value})])
+
+    @pytest.mark.parametrize("whole", [b"", b"[", b"{}", b'{"data": {}}', b'{"data": {"result": ["\xff"]}}'])
+    def test_what_is_no_whole_answer_is_refused(self, whole: bytes) -> None:
         with pytest.raises(BadVectorError):
-            list(samples_of(answer))
+            parsed(whole)
+
+
+def refused(result: object) -> None:
+    """Both as an answer and as a recording."""
+    with pytest.raises(BadVectorError, match="not an instant vector"):
+        parsed(answer(result))
+    with pytest.raises(BadVectorError, match="not an instant vector"):
+        vector_of(result)
 
 
 def test_limits_that_ran_are_known_where_the_least_and_the_most_are() -> None:

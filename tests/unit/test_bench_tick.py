@@ -18,6 +18,7 @@ from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.kube.cache import Cache
 from flyball_operator.prometheus import answers
 from flyball_operator.prometheus.queries import UID
+from flyball_operator.prometheus.vector import vector_of
 
 
 def row(operator: float, *, tuned: int = 1, learning: bool = False) -> cost.Row:
@@ -91,7 +92,7 @@ def test_what_is_known_of_some_services_is_said_of_all() -> None:
     ]
     numbers = {address_of(pod): (1, pod) for pod in range(5 * PODS)}
     whole = json.loads(copied({"data": {"result": samples}}, numbers, scraped=2, services=5))
-    found = answers.figures(whole["data"]["result"], answers.name_of).services
+    found = answers.figures(vector_of(whole["data"]["result"]), answers.name_of).services
     assert [uid for _, uid in found] == [uid_of(service) for service in range(5)]
     assert [jobs[""]["waiting"] for jobs in found.values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
     sums = [sum(range(PODS * service, PODS * service + PODS)) for service in range(5)]

@@ -18,6 +18,7 @@ from flyball_operator.cli.entry import main
 from flyball_operator.cli.replayed import ObservedWindows
 from flyball_operator.cli.time_range import TimeRange, rfc3339, time_range
 from flyball_operator.prometheus.recorded import Header, RecordingSource
+from flyball_operator.prometheus.vector import Vector, vector_of
 from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, Signals, StepWindow, Unobserved
 from support.exercises import hear_interrupts
 from support.past import BEGAN, STEP, manifest, recording
@@ -134,8 +135,8 @@ class Answering:
     def __init__(self, samples: int) -> None:
         self.samples = samples
 
-    def query(self, text: str, at: float | None = None) -> Any:
-        return [{"metric": {"__name__": text}, "value": [at, "1"]}] * self.samples
+    def query(self, text: str, at: float | None = None) -> Vector:
+        return vector_of([{"metric": {"__name__": text}, "value": [at, "1"]}] * self.samples)
 
     def close(self) -> None:
         """It holds nothing."""

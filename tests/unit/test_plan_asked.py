@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from flyball_operator.cli.plan.fleet_queries import PLUGIN_GAUGES, ceilings, gau
 from flyball_operator.cli.plan.objectives import LookBack
 from flyball_operator.cli.plan.windows import ServicePast
 from flyball_operator.prometheus import queries
+from flyball_operator.prometheus.vector import Sample, Vector
 
 WINDOW = 60
 LOOK_BACK = LookBack(end=6_000, seconds=WINDOW, count=3)
@@ -45,7 +45,7 @@ class Answers:
     absent: Mapping[int, float] = field(default_factory=dict)
     ceilings: Mapping[int, float] = field(default_factory=dict)
 
-    def query(self, text: str, at: float | None = None) -> Any:
+    def query(self, text: str, at: float | None = None) -> Vector:
         """An instant vector."""
         assert at is not None
         if text in (gauges(GROUP, PLUGIN_GAUGES, WINDOW), now(GROUP, PLUGIN_GAUGES)):
@@ -71,8 +71,8 @@ class Answers:
         return found
 
     @staticmethod
-    def _sample(at: float, value: float, **labels: str) -> dict[str, Any]:
-        return {"metric": OF_SERVICE | labels, "value": [at, str(value)]}
+    def _sample(at: float, value: float, **labels: str) -> Sample:
+        return Sample(OF_SERVICE | labels, (at, str(value)))
 
 
 def test_of_two_jobs_the_one_that_sees_most_pods_says_how_much_came() -> None:

@@ -16,6 +16,7 @@ from flyball_operator.cli.plan.objectives import OptionError, look_back, objecti
 from flyball_operator.cli.plan.planned import ServicePlan, planned
 from flyball_operator.cli.plan.report import FleetPlan, as_json, as_text
 from flyball_operator.cli.plan.windows import Capacity, Held, Kind, Share
+from flyball_operator.prometheus.vector import Sample, Vector
 from flyball_operator.tuning.spec import LatencyObjective
 from support.plans import ALL_MET, HOUR, MOST_LATE, TPOT, TTFT, fleet_of, governed, hour
 
@@ -212,8 +213,8 @@ def test_the_json_says_the_same_with_each_window() -> None:
     assert service["objectives"][0]["met_ratio"] == [0.99, 1.0]
 
 
-def answer(*rows: tuple[dict[str, str], str]) -> list[dict[str, Any]]:
-    return [{"metric": labels, "value": [0.0, value]} for labels, value in rows]
+def answer(*rows: tuple[dict[str, str], str]) -> Vector:
+    return [Sample(labels, (0.0, value)) for labels, value in rows]
 
 
 def test_buckets_bound_the_share_on_both_sides() -> None:

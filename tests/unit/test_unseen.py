@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
-
-from flyball_operator.prometheus.answers import BadVectorError, CountKey, attained_of, scrapes_of
+from flyball_operator.prometheus.answers import CountKey, attained_of, scrapes_of
 from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, UID, UP, found
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.prometheus.unseen import Found, rows_of, why
+from flyball_operator.prometheus.vector import vector_of
 from flyball_operator.tuning.observe.signals import Attainment, Missing, OrderOutcome, Unobserved
 
 CHAT = ("team", "uid-1")
@@ -20,11 +19,9 @@ def engines(namespace: str = "team", uid: str = "uid-1", *, job: str = "pods", f
     return Found(field, job, namespace, uid)
 
 
-def test_an_answer_is_read_by_its_labels_and_another_form_is_refused() -> None:
+def test_an_answer_is_read_by_its_labels() -> None:
     sample = {"metric": {FIELD: ENGINES, JOB: "pods", UID: "uid-1"}, "value": [1.0, "2"]}
-    assert rows_of([sample]) == [engines(namespace="")]
-    with pytest.raises(BadVectorError):
-        rows_of({"metric": {}})
+    assert rows_of(vector_of([sample])) == [engines(namespace="")]
 
 
 def test_pods_that_answer_without_an_engine_s_family_are_scraped_at_another_port() -> None:

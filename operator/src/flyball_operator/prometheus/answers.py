@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.queries import (
@@ -27,6 +27,7 @@ from flyball_operator.prometheus.queries import (
     SCRAPED,
     UID,
 )
+from flyball_operator.prometheus.vector import Vector
 from flyball_operator.tuning.observe.signals import (
     Applied,
     Attainment,
@@ -46,15 +47,6 @@ from flyball_operator.tuning.observe.signals import (
     Unobserved,
 )
 
-
-class BadVectorError(Exception):
-    """An answer does not have the form of an instant vector."""
-
-
-_FORM: Final = "not an instant vector: a sample has labels, a time, and a value of 64 characters"
-#: Characters of a figure at most.
-_LONGEST: Final = 64
-_TIMES: Final = frozenset({float, int})
 _STEP_FIELDS: Final = frozenset(f.name for f in fields(Sums))
 #: Figures of the load that are the same however many targets lead to an engine.
 _NO_SUMS: Final = frozenset({"cores", "pods", "age", "interval", "kv_tokens", "uneven"})
@@ -94,48 +86,14 @@ class Figures(Generic[_Key]):
 Ran = Mapping[str, tuple[float, float]]
 
 
-def samples_of(answer: Any) -> Iterator[tuple[dict[str, str], float, str]]:
-    """Labels, time and value of each sample of an instant vector. Raises `BadVectorError` on another form."""
-    for labels, at, text in _samples(answer):
-        if any(type(label) is not str for label in labels.values()):
-            raise BadVectorError(_FORM)
-        yield labels, at, text
-
-
-def _samples(answer: Any) -> Iterator[tuple[dict[str, str], float, str]]:
-    """The same, but that labels may be no strings.
-
-    By hand: there are a hundred thousand in a tick of many services, and a validator takes as long as all the rest. To
-    look at each label takes as long again.
-    """
-    if not isinstance(answer, list):
-        raise BadVectorError("not an instant vector: no list of samples")
-    for sample in answer:
-        try:
-            labels, (at, text) = sample["metric"], sample["value"]
-            sound = type(labels) is dict and type(text) is str and type(at) in _TIMES
-        except (KeyError, TypeError, ValueError):
-            sound = False
-        if not sound or len(text) > _LONGEST:
-            raise BadVectorError(_FORM)
-        yield labels, at, text
-
-
-def figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_Key]:
-    """An instant vector by service, job and what `key` makes of the other labels. Raises `BadVectorError`."""
-    try:
-        return _figures(answer, key)
-    except TypeError as error:
-        raise BadVectorError(_FORM) from error
-
-
-def _figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_Key]:
-    """The same; raises TypeError where a label that is looked at is no string. Few differ, so each is checked once."""
+def figures(answer: Vector, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_Key]:
+    """An instant vector by service, job and what `key` makes of the other labels."""
     found: dict[Identity, dict[str, dict[_Key, float]]] = {}
     groups: dict[tuple[str, str, str], dict[_Key, float]] = {}
     names = dict[_Key, _Key]()
     time = 0.0
-    for labels, at, text in _samples(answer):
+    for sample in answer:
+        labels, (at, text) = sample.metric, sample.value
         try:
             value = float(text)
         except ValueError:
@@ -145,11 +103,9 @@ def _figures(answer: Any, key: Callable[[Mapping[str, str]], _Key]) -> Figures[_
         time = at
         group = labels.get(NAMESPACE, ""), uid, labels.get(JOB, "")
         if (named := groups.get(group)) is None:
-            "".join(group)
             named = groups[group] = found.setdefault(group[:2], {}).setdefault(group[2], {})
         # All services have the same object for a name: a thousand of each would take as long to make and to forget.
         if (name := names.get(given := key(labels))) is None:
-            "".join(given)
             name = names[given] = given
         named[name] = value
     return Figures(time, found)

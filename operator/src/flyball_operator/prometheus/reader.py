@@ -24,9 +24,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from flyball_operator.api.shards import Shard
 from flyball_operator.prometheus import answers, queries
-from flyball_operator.prometheus.answers import BadVectorError, Figures, Ran, Scrapes
+from flyball_operator.prometheus.answers import Figures, Ran, Scrapes
 from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.unseen import rows_of, why
+from flyball_operator.prometheus.vector import Vector
 from flyball_operator.tuning.observe.signals import (
     Attainment,
     Identity,
@@ -40,8 +41,8 @@ from flyball_operator.tuning.observe.signals import (
 class Source(Protocol):
     """What answers queries: a Prometheus, or what was kept of one."""
 
-    def query(self, text: str, at: float | None = None) -> Any:
-        """An instant vector as Prometheus' JSON has it, for the Unix time `at`, without one for now.
+    def query(self, text: str, at: float | None = None) -> Vector:
+        """An instant vector for the Unix time `at`, without one for now.
 
         Waits for it. Raises `PrometheusError`.
         """
@@ -78,8 +79,8 @@ MOST_JUDGED: Final = 8
 #: A tick may come early by so much and have the window that is due, in seconds.
 _EARLY: Final = 0.5
 
-#: A query, and what makes something of its answer; that raises `BadVectorError`.
-_Question: TypeAlias = tuple[str, Callable[[Any], Any]]
+#: A query, and what makes something of its answer.
+_Question: TypeAlias = tuple[str, Callable[[Vector], Any]]
 
 
 @dataclass(frozen=True)
@@ -338,11 +339,7 @@ class PrometheusReader:
     def _query(self, question: _Question, at: float | None = None) -> Any:
         """One query, in the thread that asks. Raises `PrometheusError`."""
         text, understand = question
-        answer = self._source.query(text, at)
-        try:
-            return understand(answer)
-        except BadVectorError as error:
-            raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
+        return understand(self._source.query(text, at))
 
 
 def _done(busy: set[asyncio.Future[Any]], call: asyncio.Future[Any]) -> None:

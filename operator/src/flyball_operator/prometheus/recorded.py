@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.queries import NAMESPACE, UID
 from flyball_operator.prometheus.reader import Source
-from flyball_operator.tuning.observe.signals import Identity, Missing
+from flyball_operator.prometheus.vector import BadVectorError, Vector, vector_of
+from flyball_operator.tuning.observe.signals import Identity
 
 #: Of the format, not of Flyball.
 VERSION: Final = 1
@@ -55,13 +55,10 @@ class RecordingSource:
             self.close()
             raise
 
-    def query(self, text: str, at: float | None = None) -> Any:
+    def query(self, text: str, at: float | None = None) -> Vector:
         """As `Source` has it."""
         found = self._source.query(text, at)
-        try:
-            self._answers[_hash(text)] = [[_unnamed(sample["metric"]), sample["value"][1]] for sample in found]
-        except (IndexError, KeyError, TypeError) as error:
-            raise PrometheusError(Missing.BAD_ANSWER, "not an instant vector") from error
+        self._answers[_hash(text)] = [[_unnamed(sample.metric), sample.value[1]] for sample in found]
         return found
 
     def kept(self, at: float) -> None:
@@ -121,15 +118,15 @@ class RecordedSource:
             self._at, self._answers = float(at), answers
             yield self._at
 
-    def query(self, text: str, at: float | None = None) -> Any:
+    def query(self, text: str, at: float | None = None) -> Vector:
         """As `Source` has it, of the present time."""
         found = self._answers.get(_hash(text)) if at == self._at else None
         if not isinstance(found, list) or self._identity is None:
             raise RecordError(f"{self._path}: this version asks what was not recorded: record it anew")
         named = dict(zip((NAMESPACE, UID), self._identity, strict=True))
         try:
-            return [{"metric": labels | named, "value": [at, value]} for labels, value in found]
-        except (TypeError, ValueError) as error:
+            return vector_of([{"metric": labels | named, "value": [at, value]} for labels, value in found])
+        except (BadVectorError, TypeError, ValueError) as error:
             raise RecordError(f"{self._path}: the answers for {at:.3f} are none") from error
 
     def close(self) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from flyball_engine.contract import CONTROL_PORT, METRICS_PATH
 from flyball_operator.api.names import LABEL_SERVICE_UID, PORT_CONTROL
-from flyball_operator.prometheus.answers import samples_of
 from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMELESS, NAMESPACE, POD, PRESENT, UID, UP
+from flyball_operator.prometheus.vector import Vector
 from flyball_operator.tuning.observe.signals import Identity
 
 _PORT: Final = f"port `{PORT_CONTROL}` ({CONTROL_PORT} by default)"
@@ -29,9 +29,9 @@ class Found(NamedTuple):
     uid: str
 
 
-def rows_of(answer: Any) -> list[Found]:
-    """The answer to `queries.found`. Raises `BadVectorError` where it is none."""
-    return [_row(labels) for labels, _, _ in samples_of(answer)]
+def rows_of(answer: Vector) -> list[Found]:
+    """The answer to `queries.found`."""
+    return [_row(sample.metric) for sample in answer]
 
 
 def _row(labels: Mapping[str, str]) -> Found:

@@ -31,10 +31,8 @@ from flyball_operator.cli.plan.modelled import Learnt, capacity_of, learnt
 from flyball_operator.cli.plan.objectives import LookBack
 from flyball_operator.cli.plan.windows import Kind, ServicePast, Share, Window
 from flyball_operator.prometheus import answers, queries
-from flyball_operator.prometheus.answers import BadVectorError
-from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.reader import Source
-from flyball_operator.tuning.observe.signals import Identity, Missing, RequestLoad, Signals
+from flyball_operator.tuning.observe.signals import Identity, RequestLoad, Signals
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec, tuning_spec
 
 _SEQS: Final = "max_num_seqs"
@@ -59,10 +57,7 @@ class Asked:
 
 def fleet(source: Source, asked: Asked) -> list[ServicePast]:
     """All services that are seen, by name. Raises `PrometheusError`."""
-    try:
-        return sorted([*_plugin(source, asked), *_vllm(source, asked)], key=lambda past: past.name)
-    except BadVectorError as error:
-        raise PrometheusError(Missing.BAD_ANSWER, str(error)) from error
+    return sorted([*_plugin(source, asked), *_vllm(source, asked)], key=lambda past: past.name)
 
 
 def _vllm(source: Source, asked: Asked) -> list[ServicePast]:

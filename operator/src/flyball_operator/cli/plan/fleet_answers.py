@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from flyball_operator.cli.plan.windows import Share, Window
-from flyball_operator.prometheus.answers import samples_of
 from flyball_operator.prometheus.queries import FIELD, JOB
+from flyball_operator.prometheus.vector import Vector
 from flyball_operator.tuning.spec import LatencyObjective
 
 #: The labels that make up a service, in the order of the grouping.
@@ -18,11 +17,11 @@ Figures = Mapping[tuple[str, str], float]
 _NEEDED = ("replicas", "present", "waiting", "running_peak", "kv", "kv_peak")
 
 
-def by_group(answer: Any, labels: tuple[str, ...]) -> dict[Group, Figures]:
-    """The figures of each service, as the job has them that sees most pods. Raises `BadVectorError`."""
+def by_group(answer: Vector, labels: tuple[str, ...]) -> dict[Group, Figures]:
+    """The figures of each service, as the job has them that sees most pods."""
     found: dict[Group, dict[str, dict[tuple[str, str], float]]] = {}
-    for named, _, text in samples_of(answer):
-        value = _number(text)
+    for sample in answer:
+        named, value = sample.metric, _number(sample.value[1])
         if value is not None:
             jobs = found.setdefault(tuple(named.get(label, "") for label in labels), {})
             jobs.setdefault(named.get(JOB, ""), {})[named.get(FIELD, ""), named.get("le", "")] = value
@@ -33,11 +32,12 @@ def by_group(answer: Any, labels: tuple[str, ...]) -> dict[Group, Figures]:
     return {group: max(sorted(jobs.items()), key=lambda job: pods(job[1]))[1] for group, jobs in found.items()}
 
 
-def ceilings(answer: Any, labels: tuple[str, ...]) -> dict[Group, dict[str, float]]:
-    """What engines were started with, by the name of the knob. Raises `BadVectorError`."""
+def ceilings(answer: Vector, labels: tuple[str, ...]) -> dict[Group, dict[str, float]]:
+    """What engines were started with, by the name of the knob."""
     found: dict[Group, dict[str, float]] = {}
-    for named, _, text in samples_of(answer):
-        if (value := _number(text)) is not None:
+    for sample in answer:
+        named = sample.metric
+        if (value := _number(sample.value[1])) is not None:
             found.setdefault(tuple(named.get(label, "") for label in labels), {})[named.get("knob", "")] = value
     return found
 
