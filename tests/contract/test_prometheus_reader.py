@@ -527,6 +527,33 @@ async def test_of_many_services_no_read_asks_for_the_steps_of_all_parts() -> Non
     assert rounds == [[0], [1], [2], [0], [1], [2]]
 
 
+async def test_parts_that_a_late_read_brought_together_take_turns_again() -> None:
+    source, every = Asked(STEPS), dict.fromkeys((("team", uid) for uid in ("0a", "5a", "fa")), 1)
+    now, times = 0.0, [0, 5, 10, 15, *range(35, 80, 5)]
+    with closing(PrometheusReader(source, least_window=15, clock=lambda: now)) as reader:
+        rounds = {}
+        for at in times:
+            now = float(at)
+            await reader.read(every)
+            rounds[at] = sorted(source.parts)
+            source.parts.clear()
+    assert [rounds[at] for at in times[:5]] == [[0, 1, 2], [0], [1], [2], [0, 1, 2]]
+    assert [rounds[at] for at in (50, 55, 60, 65, 70, 75)] == [[0, 1, 2], [], [], [0], [1], [2]]
+
+
+async def test_parts_are_asked_together_where_reads_are_as_seldom_as_windows() -> None:
+    source, every = Asked(STEPS), dict.fromkeys((("team", uid) for uid in ("0a", "5a", "fa")), 1)
+    now = 0.0
+    with closing(PrometheusReader(source, least_window=15, clock=lambda: now)) as reader:
+        rounds = []
+        for at in range(0, 75, 15):
+            now = float(at)
+            await reader.read(every)
+            rounds.append(sorted(source.parts))
+            source.parts.clear()
+    assert rounds == [[0, 1, 2]] * 5
+
+
 async def test_steps_are_asked_for_once_per_window_by_turns(tmp_path: Path) -> None:
     world, names = TunerEnvironment(), {uid: ("team", uid) for uid in ("0a", "5a", "fa")}
     pods = [world.engine(f"chat-{uid}", uid) for uid in names]

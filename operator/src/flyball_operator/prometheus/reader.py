@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -96,15 +96,16 @@ class _Attained:
 class _Group:
     """Services of one part that have one window, in seconds.
 
-    `steps_due`: when they are asked for steps again, in seconds of one clock. `pods`: the services that were asked for
-    last, with their Ready pods. `busy`: calls that nobody has answered yet. `attained`: the last answer to that
-    question, None where the last read failed.
+    `steps_due`: when they are asked for steps again, in seconds of one clock. `puts_off`: by how many turns the time
+    after that is put off. `pods`: the services that were asked for last, with their Ready pods. `busy`: calls that
+    nobody has answered yet. `attained`: the last answer to that question, None where the last read failed.
     """
 
     targets: str
     turn: int
     window: int
     steps_due: float | None = None
+    puts_off: int = 0
     pods: Mapping[Identity, int] = field(default_factory=dict)
     busy: set[asyncio.Future[Any]] = field(default_factory=set)
     attained: _Attained | None = None
@@ -148,8 +149,8 @@ class _Group:
 
     def asked_for_steps(self, now: float) -> None:
         """Steps were asked for. The first time all parts are asked, from then on by turns."""
-        share = (self.turn + 1) / queries.PARTS if self.steps_due is None else 1.0
-        self.steps_due = now + share * self.window
+        turns = self.turn + 1 if self.steps_due is None else queries.PARTS + self.puts_off
+        self.steps_due = now + turns / queries.PARTS * self.window
 
 
 class PrometheusReader:
@@ -184,6 +185,8 @@ class PrometheusReader:
         self._only = only
         self._shard = shard
         self._groups: dict[tuple[int, int], _Group] = {}
+        #: When the read before began.
+        self._read_at = -math.inf
         #: Those that are read, with the window of each by its own scrapes.
         self._windows: dict[Identity, int] = {}
 
@@ -199,9 +202,23 @@ class PrometheusReader:
         if len(pods) > FEW:
             for group in groups:
                 group.take_turn(self._clock())
+        self._part(groups)
         for found in await asyncio.gather(*map(self._read, groups)):
             seen |= found
         return await self._explained({identity: seen[identity] for identity in pods}, pods)
+
+    def _part(self, groups: Sequence[_Group]) -> None:
+        """Give groups turns of their own again where a read that came late has brought them together.
+
+        They would stay together, and each window would have a read that takes as much of processor and memory as all of
+        its others. Reads that are too seldom for turns are left alone.
+        """
+        now, due = self._clock(), Counter[int]()
+        pause, self._read_at = now - self._read_at, now
+        for group in groups:
+            often = pause <= group.window / queries.PARTS + _EARLY
+            group.puts_off = due[group.window] if often else 0
+            due[group.window] += group.steps_are_due(now)
 
     def _asked_for(self, pods: Mapping[Identity, int]) -> list[_Group]:
         """The groups that have some of these services; each takes note of its own."""
