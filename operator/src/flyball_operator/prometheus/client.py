@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
-from requests.adapters import HTTPAdapter
+from prometheus_api_client import PrometheusConnect
 from requests.auth import AuthBase
 from requests.utils import default_headers
 from urllib3.exceptions import InsecureRequestWarning
@@ -71,16 +71,17 @@ class PrometheusClient:
     def __init__(self, url: str, *, timeout: float, access: Access | None = None) -> None:
         self._url, self._timeout = url.rstrip("/"), timeout
         self._access = access or Access()
-        self._session = self._made_session()
+        # No retries: the next tick is one, and a late answer is an old one. `read=False`: then a late answer is told as
+        # such, and not as a connection that failed.
+        retry = Retry(total=0, read=False)
+        self._client = PrometheusConnect(url=self._url, retry=retry, timeout=timeout, session=self._session())
 
     def query(self, text: str, at: float | None = None) -> Vector:
         """As `Source` has it."""
-        params: dict[str, Any] = {"query": text, "limit": MAX_SERIES} | ({} if at is None else {"time": at})
+        params: dict[str, Any] = {"limit": MAX_SERIES} | ({} if at is None else {"time": at})
         try:
-            # Said again: else a bundle of CAs that the environment names would come before what was set.
-            verify = self._session.verify
-            found = self._session.get(f"{self._url}/api/v1/query", params=params, timeout=self._timeout, verify=verify)
-            return parsed(found.content)
+            vector: Vector = self._client.custom_query(text, params=params)
+            return vector
         except AccessError as error:
             raise PrometheusError(Missing.UNUSABLE_FILE, str(error)) from None
         except requests.Timeout as error:
@@ -92,16 +93,13 @@ class PrometheusClient:
 
     def close(self) -> None:
         """Close its connections; calls in flight end by their own timeout."""
-        self._session.close()
+        self._client.close()
 
-    def _made_session(self) -> requests.Session:
+    def _session(self) -> requests.Session:
         access, session = self._access, _Session()
-        # No retries: the next tick is one, and a late answer is an old one. `read=False`: then a late answer is told as
-        # such, and not as a connection that failed.
-        session.mount(self._url, HTTPAdapter(max_retries=Retry(total=0, read=False)))
         session.auth = _Headers(access)
         # Before `requests` looks where a redirect leads.
-        session.hooks["response"].append(self._refuse_answer)
+        session.hooks["response"] += [self._refuse_answer, _parse_typed]
         session.verify = str(access.ca_file) if access.ca_file is not None else not access.insecure_skip_verify
         if access.client_certificate is not None:
             certificate, key = access.client_certificate
@@ -170,6 +168,19 @@ class _Headers(AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers.update(self._access.headers())
         return request
+
+
+class _Answer(requests.Response):
+    """An answer that a typed decoder reads, in a third of the time that Python's own takes."""
+
+    def json(self, **_: Any) -> Any:
+        """As the client library looks for the vector. Raises `BadVectorError`."""
+        return {"data": {"result": parsed(self.content)}}
+
+
+def _parse_typed(response: requests.Response, **_: Any) -> None:
+    # Not a method of the one object: it would keep the object, with all of its bytes, until cycles are looked for.
+    response.__class__ = _Answer
 
 
 def _origin(url: str) -> str:
