@@ -102,6 +102,13 @@ class TestWhatIsKnown:
         (share,) = self.shares(recent)
         assert share.accepted < 0.25
 
+    def test_a_few_decodes_at_a_time_are_enough_in_the_end(self) -> None:
+        recent = Recent()
+        for _ in range(40):
+            recent = self.after(recent, DraftSums(9.0, 9.0, 6.0))
+        (share,) = self.shares(recent)
+        assert round(share.accepted, 3) == 0.667
+
     def test_no_position_has_more_than_the_one_before(self) -> None:
         recent = self.after(Recent(), DraftSums(1000.0, 500.0, 100.0), DraftSums(1000.0, 900.0, 800.0))
         assert self.shares(recent) == (DraftShare(0.5, 0.1), DraftShare(0.5, 0.1))

@@ -45,8 +45,8 @@ class Tunables:
 
     #: Share of what is known of requests and steps that is kept with each window: some ten of them are remembered.
     kept_per_window: float = 0.9  # [share]
-    #: Decodes that a position of drafts must have been offered before its acceptance is believed, and that are
-    #: remembered at least: a share of a half is then known to 0.04.
+    #: Decodes that a position of drafts must have been offered before its acceptance is believed; twice as many are
+    #: remembered at least. A share of a half is then known to 0.04.
     least_drafts: float = 200.0  # [decodes]
     #: Another depth of speculation must make tokens so much faster, or break an objective by so much less: each change
     #: is a setpoint that all pods confirm.

@@ -235,16 +235,16 @@ def _drafted(alone: Sums) -> float:
 def _drafts_after(before: tuple[DraftSums, ...], new: tuple[DraftSums, ...]) -> tuple[DraftSums, ...]:
     """What became of drafts, with a window. A position that was not offered in it stays as it was seen last.
 
-    Of what is offered less than before, as where only a step now and then drafts so deep, the past counts the less: as
-    much as ten such windows.
+    The past counts as much as nine windows like the new one, so that it is forgotten as soon where only a step now and
+    then drafts so deep; of few decodes as many windows count as are needed to believe it.
     """
     found = []
     for old, now in zip_longest(before, new, fillvalue=DraftSums(0.0, 0.0, 0.0)):
         if now.offered <= 0.0:
             found.append(old)
             continue
-        most = max(TUNABLES.least_drafts, now.offered / (1.0 - TUNABLES.kept_per_window))
-        kept = TUNABLES.kept_per_window * min(1.0, most / old.offered if old.offered > 0.0 else 1.0)
+        most = max(2.0 * TUNABLES.least_drafts, now.offered / (1.0 - TUNABLES.kept_per_window))
+        kept = min(1.0, max(0.0, most - now.offered) / old.offered) if old.offered > 0.0 else 0.0
         found.append(DraftSums(*(kept * past + figure for past, figure in zip(old, now, strict=True))))
     return tuple(found)
 
