@@ -60,7 +60,7 @@ def external_metrics(folder: Path, config: Object) -> Iterator[None]:
     with daemon_on_node(adapter, options, log) as process:
         try:
             kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, _objects())))
-            eventually(lambda: process.poll() is not None or _served(), expecting="the external metrics are served")
+            eventually(lambda: process.poll() is not None or served(), expecting="the external metrics are served")
             assert process.poll() is None, log.read_text(errors="replace")[-2000:]
             yield
         finally:
@@ -72,7 +72,8 @@ def _prometheus() -> str:
     return str(pod["status"]["podIP"])
 
 
-def _served() -> bool:
+def served() -> bool:
+    """Whether somebody serves external metrics."""
     found = json.loads(kubectl("get", "apiservices.apiregistration.k8s.io", EXTERNAL_METRICS, "-o", "json"))
     return bool(condition(found, "Available").get("status") == "True")
 
@@ -104,21 +105,31 @@ def _objects() -> list[Object]:
                 "versionPriority": 100,
             },
         },
-        # The API server of this cluster passes on no identity, so that everybody is nobody to the adapter.
+        *read_by_anybody(_NAME),
+    ]
+
+
+def read_by_anybody(server: str) -> list[Object]:
+    """Rights to read external metrics for everybody, for the objects of a `server` of them.
+
+    The API server of this cluster passes on no identity, so that everybody is nobody to it.
+    """
+    name, group = f"test:{server}", "external.metrics.k8s.io"
+    return [
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRole",
-            "metadata": {"name": f"test:{_NAME}"},
+            "metadata": {"name": name},
             "rules": [
-                {"apiGroups": [group["group"]], "resources": ["*"], "verbs": ["get", "list", "watch"]},
-                {"nonResourceURLs": [f"/apis/{group['group']}", f"/apis/{group['group']}/*"], "verbs": ["get"]},
+                {"apiGroups": [group], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+                {"nonResourceURLs": [f"/apis/{group}", f"/apis/{group}/*"], "verbs": ["get"]},
             ],
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"test:{_NAME}"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"test:{_NAME}"},
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
             "subjects": [
                 {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:anonymous"},
                 {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"},
