@@ -24,8 +24,6 @@ from support.simulated import two_classes
 #: A step of so long has 100 tokens.
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
 STEP_SECONDS = 0.1101
-#: Tokens of a step in which only batch work has prompts: that is left a part of the time.
-OF_BATCH_ALONE = 78
 
 
 def ordered(generation: int = 1, *, seconds: float = 5.0, late_share: float = 0.0, **fields: Any) -> Any:
@@ -154,14 +152,14 @@ def test_a_prompt_that_was_aborted_costs_those_behind_it_no_step(core: GovernedC
         step(core)
     core.scheduler.finish_requests("chat")
     core.hooks.after_finish()
-    assert step(core) == {"batch": OF_BATCH_ALONE}
+    assert step(core) == {"batch": 100}
 
 
 def test_a_request_of_a_class_overtakes_batch_work_that_waits(core: GovernedCore) -> None:
     core.hooks.apply(ordered(2, classes=two_classes(5.0)))
     core.add("batch", prompt=250, of_class="batch")
     core.add("more", prompt=250, of_class="batch")
-    assert step(core) == {"batch": OF_BATCH_ALONE}
+    assert step(core) == {"batch": 100}
     core.add("chat", prompt=60, of_class="chat")
     assert step(core)["chat"] == 60
     order = core.report().state.order
