@@ -21,19 +21,22 @@ _PORT: Final = 5556
 _FOLDER: Final = "/etc/dex"
 
 
+def settings(issuer: str, address: str, tls: tuple[str, str], client: Object, users: Sequence[str]) -> Object:
+    """What `hack/lib/go/dex` reads. `tls`: files of a certificate and its key. `client`: as in dex."""
+    known = [{"email": one, "hash": _HASH} for one in users]
+    certificate, key = tls
+    listening = {"address": address, "certificate": certificate, "key": key}
+    return {"issuer": issuer, **listening, "clients": [client], "users": known}
+
+
 @contextmanager
 def oidc_provider(
     namespace: str, host: str, authority: Authority, *, client: Object, users: Sequence[str]
 ) -> Iterator[str]:
     """It is `https://HOST` for who asks the address that this gives. `client`: as in dex. `users`: their e-mails."""
-    configuration = {
-        "issuer": f"https://{host}",
-        "address": f"0.0.0.0:{_PORT}",
-        "certificate": f"{_FOLDER}/tls.crt",
-        "key": f"{_FOLDER}/tls.key",
-        "clients": [client],
-        "users": [{"email": one, "hash": _HASH} for one in users],
-    }
+    configuration = settings(
+        f"https://{host}", f"0.0.0.0:{_PORT}", (f"{_FOLDER}/tls.crt", f"{_FOLDER}/tls.key"), client, users
+    )
     files = {"config.json": json.dumps(configuration), **tls_data(authority.issue(host))}
     spec = {"selector": {"app": _NAME}, "ports": [{"port": 443, "targetPort": _PORT}]}
     service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": _NAME}, "spec": spec}

@@ -75,6 +75,7 @@ def browser(names: Mapping[str, str] | None = None) -> Iterator[Browser]:
             "--no-sandbox",  # it may run as root, in a container
             "--disable-dev-shm-usage",
             "--disable-gpu",
+            "--no-proxy-server",
             "--hide-scrollbars",
             f"--window-size={_WIDTH},800",
             f"--user-data-dir={Path(folder) / 'profile'}",
