@@ -93,7 +93,7 @@ def test_defaults_are_stored_except_for_replicas(services: InferenceServices) ->
     bare = services.create(good(), dry_run=True)["spec"]
     assert not {"batching", "rollout", "podTemplate"} & bare.keys(), "beside a workload they are refused"
     stored = services.create(good(spec__batching={}, spec__rollout={}), dry_run=True)["spec"]
-    assert stored["batching"] == {"maxNumSeqs": 256, "maxNumBatchedTokens": 8192, "prefixCaching": True}
+    assert stored["batching"] == {"maxNumSeqs": 256, "maxNumBatchedTokens": 8192}
     assert stored["tuning"] == {
         "mode": "Auto",
         "overload": "Queue",

@@ -30,6 +30,20 @@ WRONG_SPECULATION = (
         "must be at least maxNumSeqs times (1 + speculative.numSpeculativeTokens)",
     ),
     Wrong(
+        "drafts of a model that nobody downloads",
+        {_WHERE: _EAGLE, "spec.model.cache": {"size": "20Gi"}},
+        {_WHERE: _EAGLE | {"model": "/models/eagle"}, "spec.model.cache": {"size": "20Gi"}},
+        f"{_WHERE}.model",
+        "must be a folder beside spec.model.cache or an oci:// model",
+    ),
+    Wrong(
+        "speculation by a shorter argument, too",
+        {_WHERE: _NGRAM, "spec.engine.args": ["--spec-method=ngram"]},
+        {_WHERE: _NGRAM, "spec.engine.args": []},
+        "spec.engine.args",
+        "may not hold --speculative-config where spec.batching.speculative says it",
+    ),
+    Wrong(
         "speculation by an argument, too",
         {_WHERE: _NGRAM, "spec.engine.args": ["--speculative-config={}"]},
         {_WHERE: _NGRAM, "spec.engine.args": []},

@@ -165,7 +165,11 @@ class TestVectors:
     def test_a_label_that_is_no_string_is_refused(self, label: str, value: object) -> None:
         refused([sample(), sample(**{label: value})])
 
-    @pytest.mark.parametrize("whole", [b"", b"[", b"{}", b'{"data": {}}', b'{"data": {"result": ["\xff"]}}'])
+    @pytest.mark.parametrize(
+        "whole",
+        [b"", b"[", b"{}", b'{"data": {}}', b'{"data": {"result": ["\xff"]}}', b'{"other": ' + b"[" * 100_000],
+        ids=["nothing", "cut off", "no data", "no result", "no UTF-8", "nested without end"],
+    )
     def test_what_is_no_whole_answer_is_refused(self, whole: bytes) -> None:
         with pytest.raises(BadVectorError):
             parsed(whole)

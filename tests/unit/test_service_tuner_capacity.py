@@ -181,6 +181,8 @@ async def test_a_load_that_ended_before_a_restart_needs_no_estimate_to_need_fewe
     assert advised() == (4, 4.0)
     await minutes(harness, again, 20, idle)
     assert advised() == (1, 1.0)
+    assert harness.condition(CAPACITY) == ("Unknown", "NoRequests"), "the last leader's verdict is of another time"
+    assert not harness.service.status.tuning.capacity
     await minutes(harness, again, 0.5, lambda: AWAY)
     assert advised() == (1, 1.0), "the advice stands"
     await minutes(harness, again, STALE_SECONDS / 60, lambda: AWAY)

@@ -121,7 +121,8 @@ class MetricName(StrEnum):
     STEP_BUDGET_SECONDS = "flyball_step_budget_seconds"
     """gauge; engine: time a step may take, 0 where the limits alone hold."""
     LOCAL_BIAS = "flyball_local_bias"
-    """gauge; engine: what steps take over what the setpoint's model says; absent before a model came."""
+    """gauge; engine: what steps take over what the setpoint's model says, as a moving average in which the newest step
+    has weight 0.04; absent before a model came."""
     WATCHDOG_TRIPS = "flyball_watchdog_trips_total"
     """counter; engine."""
     UNSUPPORTED = "flyball_unsupported"

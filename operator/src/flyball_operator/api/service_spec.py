@@ -65,8 +65,11 @@ _EXECUTOR: Final = ("--distributed-executor-backend", "--distributed_executor_ba
 _ACCEPTED_EXECUTOR: Final = f"{_EXECUTOR[0]}=mp"
 
 
-#: Spellings of the argument that `spec.batching.speculative` sets. Without it the argument is the user's.
-_SPECULATIVE: Final = ("--speculative-config", "--speculative_config", "-sc")
+#: Arguments that say what `spec.batching.speculative` says. Without it they are the user's.
+_SPECULATIVE: Final = (
+    *("--speculative-config", "--speculative_config", "-sc"),
+    *("--spec-method", "--spec_method", "--spec-model", "--spec_model", "--spec-tokens", "--spec_tokens"),
+)
 
 
 def _given(item: str, flag: str) -> str:
@@ -264,6 +267,21 @@ class InferenceServiceSpec(Model):
                 spec.batching.speculative is None
                 or spec.engine_container is None
                 or not _flags(spec.engine_container.args, _SPECULATIVE)
+            ),
+        ),
+        Check(
+            Rule(
+                "!has(self.model) || !(has(self.model.cache) || self.model.uri.startsWith('oci://'))"
+                " || !self.?batching.?speculative.?model.hasValue() || self.batching.speculative.model.startsWith('/')",
+                "must be a folder beside spec.model.cache or an oci:// model: pods download nothing there",
+                ".batching.speculative.model",
+            ),
+            lambda spec: (
+                spec.workload is not None
+                or (spec.model.cache is None and spec.model.image is None)
+                or spec.batching.speculative is None
+                or spec.batching.speculative.model is None
+                or spec.batching.speculative.model.startswith("/")
             ),
         ),
         Check(

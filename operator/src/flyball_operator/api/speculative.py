@@ -63,7 +63,9 @@ class Speculative(Model):
     method: Drafter
     """What drafts: ngram, suffix, mtp, eagle, eagle3, medusa or draft_model, as in vLLM's --speculative-config."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFTS)]
-    """Most tokens that a step drafts for a request. Live, the law chooses from 0 to this, where spec.parallelism.data
-    is 1: few in a large batch, whose steps each draft makes longer."""
+    """Most tokens that a step drafts for a request. The law chooses from 0 to this, live, where the engine is governed
+    and spec.parallelism.data and pipeline are 1. It chooses fewer for a larger batch, because each draft makes its
+    steps longer."""
     model: Annotated[str, Field(min_length=1, max_length=512), Matches(r"\S+", "must not hold spaces")] | None = None
-    """The model that drafts: a name on Hugging Face, or a folder of the engine's container. Default: none."""
+    """The model that drafts: a folder of the engine's container, or a name on Hugging Face. Beside spec.model.cache or
+    an oci:// model only a folder, because those pods download nothing. Default: none."""

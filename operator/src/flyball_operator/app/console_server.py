@@ -33,7 +33,7 @@ MOST_WAITING: Final = 32
 #: Connections that may be open; what comes then is closed. A browser has six.
 MOST_CONNECTIONS: Final = 64
 #: Headers of a request, and bytes of each: an OIDC proxy hands on its cookies, of 4 KiB each, in one header. With the
-#: number of connections they bound what requests may take: 128 MiB.
+#: number of connections they bound what requests may take: 256 MiB, since aiohttp keeps each header raw and decoded.
 _MOST_HEADERS: Final = 64
 _HEADER_BYTES: Final = 32_768
 #: Seconds after an answer until its connection is closed.

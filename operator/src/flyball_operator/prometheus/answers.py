@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from flyball_engine.contract import StepKind
+from flyball_engine.contract import MOST_DRAFTS, StepKind
 from flyball_operator.prometheus.queries import (
     BIAS,
     CELLS,
@@ -180,11 +180,12 @@ def _prompts_of(found: Mapping[StepKey, float]) -> PromptSums | None:
 def _drafts_of(found: Mapping[StepKey, float]) -> tuple[DraftSums, ...]:
     """What became of drafts, from the first position on, as long as all of one is known."""
     drafts: list[DraftSums] = []
-    while True:
+    while len(drafts) < MOST_DRAFTS:
         keys = [(DRAFTS, str(len(drafts) + 1), state) for state in DraftSums._fields]
         if any(key not in found for key in keys):
-            return tuple(drafts)
+            break
         drafts.append(DraftSums(*(max(0.0, found[key]) for key in keys)))
+    return tuple(drafts)
 
 
 @lru_cache(_MOST_CELLS)

@@ -43,7 +43,7 @@ def parsed(answer: bytes) -> Vector:
         return _answers.decode(answer).data.result
     except msgspec.ValidationError as error:
         raise BadVectorError(_FORM) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadVectorError("no JSON") from error
 
 

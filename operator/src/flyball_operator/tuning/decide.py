@@ -158,7 +158,7 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
 
 
 def _unweighed(state: TuningState, signals: Signals, load: RequestLoad, spec: TuningSpec, now: float) -> TuningState:
-    """What pods carry is not known. To need fewer of them while nothing arrives that is not needed."""
+    """What pods carry is not known. While nothing arrives, fewer of them are needed all the same."""
     if not load.none:
         # Of requests that cannot be weighed the windows know nothing.
         desired = state.desired.forgotten() if state.idle and state.desired is not None else state.desired

@@ -5,7 +5,7 @@ step takes longer. While steps wait for the weights that is nearly free; in a la
 token costs. So the best depth falls as the batch grows.
 
 First come the depths that keep the token objectives, or miss them least; of these the one whose tokens take the least
-time. At the largest batch that keeps an objective that is the depth which allows this batch. So one rule serves low and
+time. At high load that is the depth whose batch is the largest that keeps the objectives. So one rule serves low and
 high load.
 """
 

@@ -48,8 +48,8 @@ class Tunables:
     #: Decodes that a position of drafts must have been offered before its acceptance is believed; twice as many are
     #: remembered at least. A share of a half is then known to 0.04.
     least_drafts: float = 200.0  # [decodes]
-    #: Another depth of speculation must make tokens so much faster, or break an objective by so much less: each change
-    #: is a setpoint that all pods confirm.
+    #: The depth of speculation changes only if tokens become faster by this share, or if steps that are over their
+    #: budget become shorter by it: each change is a setpoint that all pods confirm.
     depth_gain: float = 0.03  # [relative]
     # Margins (`control_input.py`)
 

@@ -17,7 +17,9 @@ async function ask() {
     if (!found) throw new Error(`status ${response.status}`);
     answer.replaceChildren(...document.importNode(found, true).childNodes);
   } catch (error) {
-    if (error.name !== "AbortError") answer.textContent = `No answer: ${error.message}. Load this page again: a login may have ended.`;
+    // fetch() throws a TypeError where it is not answered, or led elsewhere.
+    const hint = error instanceof TypeError ? " Load this page again: a login may have ended." : "";
+    if (error.name !== "AbortError") answer.textContent = `No answer: ${error.message}.${hint}`;
   }
 }
 

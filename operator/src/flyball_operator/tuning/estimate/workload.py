@@ -235,8 +235,8 @@ def _drafted(alone: Sums) -> float:
 def _drafts_after(before: tuple[DraftSums, ...], new: tuple[DraftSums, ...]) -> tuple[DraftSums, ...]:
     """What became of drafts, with a window. A position that was not offered in it stays as it was seen last.
 
-    The past counts as much as nine windows like the new one, so that it is forgotten as soon where only a step now and
-    then drafts so deep; of few decodes as many windows count as are needed to believe it.
+    The past counts as much as nine windows like the new one. Where only a step now and then drafts so deep, windows
+    have few decodes. Then more of them count: as many as it takes to believe what they say.
     """
     found = []
     for old, now in zip_longest(before, new, fillvalue=DraftSums(0.0, 0.0, 0.0)):

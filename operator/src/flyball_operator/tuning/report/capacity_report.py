@@ -28,6 +28,7 @@ class CapacityReport:
         self._weighed_at, self._weighed = clock(), 0.0
         self._noted: Balance | None = None
         self._idle: Replicas | None = None
+        self._idle_at = float("-inf")
 
     def edited(self) -> None:
         """Something else is asked of the engines: what they carried says nothing of that."""
@@ -35,12 +36,13 @@ class CapacityReport:
 
     def ended(self) -> None:
         """Nobody weighs the load any more."""
-        self._weighed_at = float("-inf")
+        self._weighed_at = self._idle_at = float("-inf")
 
     def note(self, state: TuningState) -> None:
         """Take a tick in. A settled balance replaces what the last leader said."""
         if state.idle and state.desired is not self._idle:
-            self._weighed_at, self._idle = self._clock(), state.desired
+            # Apart: that nothing arrives says nothing of what was carried, and keeps nothing of it.
+            self._idle_at, self._idle = self._clock(), state.desired
         balance = state.balance
         if balance is None or balance is self._noted:
             return
@@ -53,6 +55,10 @@ class CapacityReport:
     @property
     def _stale(self) -> bool:
         return self._clock() - self._weighed_at > STALE_SECONDS
+
+    @property
+    def _idle_stale(self) -> bool:
+        return self._clock() - self._idle_at > STALE_SECONDS
 
     @property
     def capacity(self) -> str:
@@ -70,7 +76,7 @@ class CapacityReport:
 
     def idle(self, state: TuningState) -> Replicas | None:
         """The replicas where nothing arrives and nothing is known of capacity, None where something is."""
-        return state.desired if state.idle and not self._stale else None
+        return state.desired if state.idle and not self._idle_stale else None
 
     def replicas(self, state: TuningState, verdict: ConditionState, *, nodes: int) -> int | None:
         """The replicas that are advised; None where that is of another time, or where nothing is known.
@@ -78,7 +84,7 @@ class CapacityReport:
         `nodes`: pods of a replica. `verdict`: what is reported of capacity beside it. While it cannot be observed the
         advice stands.
         """
-        unknown = self._stale or (verdict.reason in _UNKNOWN and not state.idle)
+        unknown = self._idle_stale if state.idle else self._stale or verdict.reason in _UNKNOWN
         return None if unknown or state.desired is None else math.ceil(state.desired.replicas / nodes)
 
 
