@@ -105,7 +105,7 @@ def test_a_lower_ceiling_says_that_pods_that_run_keep_their_limits(typed: Any) -
 
 
 def test_a_field_at_its_default_replaces_no_pod(typed: Any) -> None:
-    found = typed(edited(MANIFEST, {"spec.batching.prefixCaching": True}), "-o", "json", code=1)
+    found = typed(edited(MANIFEST, {"spec.batching.maxNumBatchedTokens": 8192}), "-o", "json", code=1)
     assert found["pods"]["replaced"] is False
 
 

@@ -104,6 +104,11 @@ class StepHooks:
         return self._enforcer.applied if self.governing else None
 
     @property
+    def planned_seconds(self) -> float:
+        """What the step just planned is expected to take, 0 without a model."""
+        return self._planned_seconds
+
+    @property
     def parks(self) -> bool:
         """Whether some prompt that has begun waited for others in the step just planned."""
         return self._order.parks
