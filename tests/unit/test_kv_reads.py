@@ -53,10 +53,11 @@ def steps_when_long_chats_return(model: StepModel) -> list[float]:
 
 
 def test_long_contexts_do_not_pass_the_step_budget() -> None:
-    over = [step for step in steps_when_long_chats_return(WITHOUT) if step > 1.2 * BUDGET]
-    assert len(over) > 2, "the bias alone has to learn what the decodes read"
+    longest = max(steps_when_long_chats_return(WITH))
     # The step in which they join included: what the prefix cache holds of them is context for their last tokens.
-    assert max(steps_when_long_chats_return(WITH)) < 1.02 * BUDGET
+    assert longest < 1.02 * BUDGET
+    without = max(steps_when_long_chats_return(WITHOUT))
+    assert without > 1.2 * longest, "the bias alone has to learn what the decodes read"
 
 
 def a_setpoint_with(model: StepModel) -> Setpoint:
