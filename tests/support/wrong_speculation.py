@@ -44,6 +44,13 @@ WRONG_SPECULATION = (
         "may not hold --speculative-config where spec.batching.speculative says it",
     ),
     Wrong(
+        "as many drafts as requests",
+        {_WHERE: _NGRAM, "spec.batching.maxNumSeqs": 3},
+        {_WHERE: _NGRAM, "spec.batching.maxNumSeqs": 4},
+        "spec.batching.maxNumSeqs",
+        "must be greater than speculative.numSpeculativeTokens",
+    ),
+    Wrong(
         "speculation by an argument, too",
         {_WHERE: _NGRAM, "spec.engine.args": ["--speculative-config={}"]},
         {_WHERE: _NGRAM, "spec.engine.args": []},

@@ -211,6 +211,15 @@ class Batching(Model):
             ),
             lambda batching: batching.max_num_batched_tokens >= batching.max_num_seqs * batching.tokens_per_decode,
         ),
+        Check(
+            Rule(
+                "!has(self.speculative) || self.maxNumSeqs > self.speculative.numSpeculativeTokens",
+                "must be greater than speculative.numSpeculativeTokens: the engine is started with one batch size for"
+                " each number of drafts that may be chosen live",
+                ".maxNumSeqs",
+            ),
+            lambda batching: batching.max_num_seqs >= batching.tokens_per_decode,
+        ),
     )
 
     max_num_seqs: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = DEFAULT_MAX_NUM_SEQS

@@ -190,9 +190,12 @@ def tuning_spec(
 
 
 def _drafts(spec: InferenceServiceSpec) -> int:
-    """Tokens that engines may draft for a decode: with data parallelism their cores must stay alike, and none moves."""
-    speculative = spec.batching.speculative
-    if speculative is None or spec.workload is not None or spec.parallelism.data > 1:
+    """Tokens that engines may draft for a decode; 0 where the number is not moved live.
+
+    With data parallelism their cores must stay alike. With pipeline stages it is unknown what becomes of drafts.
+    """
+    speculative, parallel = spec.batching.speculative, spec.parallelism
+    if speculative is None or spec.workload is not None or parallel.data > 1 or parallel.pipeline > 1:
         return 0
     return speculative.num_speculative_tokens
 
