@@ -41,7 +41,7 @@ def drafting(
 ) -> Iterator[Served]:
     """As a service's pod is started; shorter n-grams than vLLM's own find more."""
     batching = {"maxNumSeqs": SLOTS, "speculative": {"method": "ngram", "numSpeculativeTokens": DEPTH}}
-    (argument,) = speculation(Batching.model_validate(batching))
+    (argument,) = speculation(Batching.model_validate(batching), live=True)
     name, _, config = argument.partition("=")
     shorter = json.loads(config) | {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
     folder = tmp_path_factory.mktemp("drafting")

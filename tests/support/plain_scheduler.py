@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import QueueLimits, Setpoint
+from flyball_engine.contract import AnyKnob, QueueLimits, Setpoint
 from flyball_engine.control.service import Reports
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm.refusal import set_class
@@ -271,6 +271,17 @@ class GovernedCore:
         report = self._reader.read()
         assert report is not None
         return report
+
+    def prefill_seconds(self) -> float:
+        """What a prompt token takes, as the gate reads it."""
+        load = self._reader.load()
+        assert load is not None
+        assert load.rate is not None
+        return load.rate.per_token
+
+    @property
+    def unsupported(self) -> Mapping[AnyKnob, str]:
+        return self._reader.unsupported
 
 
 class PlainEngine:

@@ -474,8 +474,23 @@ def test_an_engine_that_speculates_is_started_with_all_depths_that_may_be_chosen
     schedule = config.pop("num_speculative_tokens_per_batch_size")
     assert config == {"method": "ngram", "num_speculative_tokens": 3}
     assert schedule == [[1, 253, 3], [254, 254, 2], [255, 255, 1], [256, 256, 0]]
-    few = speculative_config(maxNumSeqs=2, speculative={"method": "mtp", "numSpeculativeTokens": 3})
-    assert few["num_speculative_tokens_per_batch_size"] == [[1, 1, 3], [2, 2, 0]]
+    few = speculative_config(maxNumSeqs=3, speculative={"method": "mtp", "numSpeculativeTokens": 2})
+    assert few["num_speculative_tokens_per_batch_size"] == [[1, 1, 2], [2, 2, 1], [3, 3, 0]]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"spec__engine__governed": False, "spec__tuning": {"mode": "Disabled"}},
+        {"spec__parallelism": {"pipeline": 2}, "spec__accelerator": GPU},
+        {"spec__parallelism": {"data": 2}},
+    ],
+    ids=["without the plugin", "with pipeline stages", "with data parallelism"],
+)
+def test_an_engine_whose_depth_nobody_moves_has_no_schedule_of_depths(where: dict[str, Any]) -> None:
+    ngram = {"method": "ngram", "numSpeculativeTokens": 3}
+    command = "\n".join(engine(spec__batching={"speculative": ngram}, **where)["command"]).replace("\\", "")
+    assert '--speculative-config={"method":"ngram","num_speculative_tokens":3}' in command
 
 
 def test_who_drafts_with_another_model_is_told_which() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from flyball_engine.batching.draft_statistics import (
     PROBE_SECONDS,
@@ -10,16 +14,24 @@ from flyball_engine.batching.draft_statistics import (
     draft_positions,
 )
 from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch, SetpointEnforcer, Sizes
-from flyball_engine.contract import MOST_DRAFTS, Limits
+from flyball_engine.contract import MOST_DRAFTS, Knob, Limits, Shed
+from flyball_engine.draft_schedule import draft_schedule
+from flyball_engine.model import StepModel
 from flyball_lab.harness.engine import setpoint
+from flyball_lab.harness.manifests import good
 from flyball_lab.harness.tuning import GAP, TPOT, TTFT, inputs, workload
+from flyball_lab.simulator.core_config import Speculation
+from flyball_operator.api.parse import parse_service
 from flyball_operator.tuning.control_input import ControlInput, margins, scattered
 from flyball_operator.tuning.estimate.workload import Recent, WorkloadEstimator
 from flyball_operator.tuning.filters.filters import restrained
 from flyball_operator.tuning.observe.signals import DraftSums, RequestLoad, StepWindow
 from flyball_operator.tuning.policy import clipped, depth_given, replace_depth
-from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, tuning_spec
 from flyball_operator.tuning.speculation import DraftShare, at_depth, best_depth, depths
+from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
+from support.reflexes import a_budget
+from support.simulated import a_core, a_request, submitted
 
 #: Each draft is accepted in seven, or two, of ten cases where those before it were.
 GOOD = tuple(DraftShare(1.0, 0.7**position) for position in (1, 2, 3))
@@ -136,17 +148,128 @@ class TestWhatAnEngineDrafts:
 
     def test_under_a_lower_depth_one_step_in_a_while_drafts_in_full(self) -> None:
         enforcer = SetpointEnforcer(self.SIZES, RequestedLimits(8, 512, 0, depth=3))
+        enforcer.note_drafts(3, 100.0)
         enforcer.apply(setpoint(1, limits={"num_speculative_tokens": 1}), 100.0)
         held = enforcer.held(RunningBatch(decodes=4)).limits
-        found = {
-            seconds: enforcer.depth(held, 100.0 + seconds) for seconds in (0.0, 4.9, PROBE_SECONDS, 5.1, 9.9, 10.1)
-        }
-        assert found == {0.0: 1, 4.9: 1, PROBE_SECONDS: 3, 5.1: 1, 9.9: 1, 10.1: 3}
+        found = {}
+        for seconds in (0.1, 4.9, PROBE_SECONDS, 5.1, 9.9, 10.1):
+            found[seconds] = enforcer.next_depth(held, 100.0 + seconds)
+            enforcer.note_drafts(found[seconds], 100.0 + seconds)
+        assert found == {0.1: 1, 4.9: 1, PROBE_SECONDS: 3, 5.1: 1, 9.9: 1, 10.1: 3}
 
     def test_at_the_full_depth_each_step_does(self) -> None:
         enforcer = SetpointEnforcer(self.SIZES, RequestedLimits(8, 512, 0, depth=3))
         held = enforcer.held(RunningBatch(decodes=4)).limits
-        assert {enforcer.depth(held, at) for at in (0.0, 1.0, 100.0)} == {3}
+        assert {enforcer.next_depth(held, at) for at in (0.0, 1.0, 100.0)} == {3}
+
+
+class TestACoreThatDrafts:
+    """A step of 100 ms fits 90 tokens."""
+
+    BUDGET = a_budget(0.1, StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1))
+
+    def core(self, folder: Path, by_batch: list[int], *, stages: int = 1) -> GovernedCore:
+        """Its slots are those of the schedule."""
+        scheduler: Any = PlainScheduler(PlainConfig(max_num_seqs=len(by_batch) - 1, max_num_batched_tokens=512))
+        scheduler.num_spec_tokens, scheduler.dynamic_sd_lookup = max(by_batch), by_batch
+        scheduler.parallel_config.pipeline_parallel_size = stages
+        return GovernedCore(folder, scheduler)
+
+    def schedule(self, most: int, slots: int) -> list[int]:
+        """The schedule that pods are started with, as vLLM looks it up."""
+        found = [0] * (slots + 1)
+        for first, last, depth in draft_schedule(most, slots):
+            found[first : last + 1] = [depth] * (last + 1 - first)
+        return found
+
+    def test_what_one_step_alone_drafts_is_no_part_of_a_forecast(self, tmp_path: Path) -> None:
+        core = self.core(tmp_path, self.schedule(3, 24))
+        for number in range(16):
+            core.add(f"r{number}", prompt=4, output=1000)
+        core.hooks.apply(
+            setpoint(1, limits={"num_speculative_tokens": 0}, step=self.BUDGET, shed=Shed(ttft_deadline_seconds=1.0))
+        )
+        scheduler: Any = core.scheduler
+        core.step(seconds=0.074)
+        rates, drafted = set(), []
+        while core.now < 112.0:
+            core.hooks.before_schedule()
+            drafted.append(scheduler.dynamic_sd_lookup[16])
+            output = scheduler.schedule()
+            core.hooks.after_schedule(output)
+            rates.add(round(core.prefill_seconds(), 6))
+            # As long as the model says.
+            core.now += 0.026
+            scheduler.update_from_output(output)
+            core.hooks.refuse_late({})
+            core.hooks.after_update(output)
+            core.hooks.touch()
+            rates.add(round(core.prefill_seconds(), 6))
+        assert drafted.count(3) == 3
+        # 26 ms for 16 decodes are beside 74 prompt tokens, each of which takes 1 ms by itself.
+        assert rates == {round(0.1 / 74, 6)}
+
+    @pytest.mark.parametrize("depth", [0, 1, 2])
+    def test_a_batch_of_any_size_drafts_what_is_asked_for(self, tmp_path: Path, depth: int) -> None:
+        core: Any = self.core(tmp_path, self.schedule(3, 4))
+        assert core.scheduler.dynamic_sd_lookup[1:] == [3] * 4
+        core.hooks.apply(setpoint(1, limits={"num_speculative_tokens": depth}))
+        assert core.scheduler.dynamic_sd_lookup[1:] == [depth] * 4
+
+    def test_a_schedule_of_the_users_own_is_a_ceiling(self, tmp_path: Path) -> None:
+        core: Any = self.core(tmp_path, [0, 4, 4, 2, 2, 0, 0])
+        core.hooks.apply(setpoint(1, limits={"num_speculative_tokens": 2}))
+        assert core.scheduler.dynamic_sd_lookup == [0, 2, 2, 2, 2, 0, 0]
+
+    def test_a_step_without_decodes_is_not_the_one_that_drafts_in_full(self, tmp_path: Path) -> None:
+        core: Any = self.core(tmp_path, self.schedule(3, 8))
+        core.hooks.apply(setpoint(1, limits={"num_speculative_tokens": 1, "max_num_scheduled_tokens": 64}))
+        core.add("r", prompt=640, output=100)
+        drafted = []
+        for _ in range(13):
+            core.hooks.before_schedule()
+            drafted.append(core.scheduler.dynamic_sd_lookup[1])
+            core.step(seconds=0.01)
+        # Ten steps process the prompt. The first one behind it has a decode.
+        assert drafted == [*[3] * 11, 1, 1]
+
+    def test_nothing_is_kept_of_requests_that_ended(self, tmp_path: Path) -> None:
+        core = self.core(tmp_path, self.schedule(3, 8))
+        for number in range(5):
+            core.add(f"r{number}", prompt=4, output=3)
+            while core.scheduler.requests:
+                core.step()
+            # vLLM tells of the last ones that ended in a step without tokens.
+            assert not core.step().num_scheduled_tokens
+        assert draft_positions(core.hooks._drafts._statistics.sums)[0].offered == 10
+        assert core.hooks._drafts._made == {}
+
+    def test_with_pipeline_stages_the_depth_stays_and_nothing_is_counted(self, tmp_path: Path) -> None:
+        core: Any = self.core(tmp_path, [0, 3, 3, 2, 1], stages=2)
+        assert "pipeline stages" in core.unsupported[Knob.NUM_SPECULATIVE_TOKENS]
+        core.hooks.apply(setpoint(1, limits={"num_speculative_tokens": 1}))
+        core.add("r", prompt=4, output=200)
+        for _ in range(100):
+            core.step()
+            assert core.scheduler.dynamic_sd_lookup == [0, 3, 3, 2, 1]
+        assert core.report().drafts == ()
+
+
+class TestWhatASimulatedEngineDrafts:
+    def test_the_deeper_positions_are_counted_of_the_steps_that_draft_them(self) -> None:
+        core = a_core(seqs=8, speculation=Speculation(drafts=3, acceptance=0.5))
+        submitted(core, *[a_request(8, 3_000) for _ in range(4)])
+        core.run(1.0)
+        core.run(core.next_change)
+        core.apply(setpoint(1, limits={"num_speculative_tokens": 1}, expires_seconds=3600.0))
+        before = draft_positions(core.drafts.sums)
+        core.run(12.0)
+        first, second, third = (
+            after.offered - old.offered for after, old in zip(draft_positions(core.drafts.sums), before, strict=True)
+        )
+        # Two steps of four decodes.
+        assert second == third == 8
+        assert first > 100
 
 
 class TestWhatIsSent:
@@ -162,6 +285,19 @@ class TestWhatIsSent:
         wanted = replace_depth(self.LIMITS.model_copy(update={"max_num_active_seqs": 66}), 0, WIDE)
         assert restrained(self.LIMITS, wanted, WIDE) == replace_depth(self.LIMITS, 0, WIDE)
         assert restrained(wanted, wanted, WIDE) is wanted
+
+    @pytest.mark.parametrize(("parallelism", "drafts"), [({}, 3), ({"data": 2}, 0), ({"pipeline": 2}, 0)])
+    def test_a_depth_is_chosen_of_one_engine_core_without_stages(
+        self, parallelism: dict[str, int], drafts: int
+    ) -> None:
+        asked = good(
+            metadata__namespace="ns",
+            metadata__uid="u1",
+            spec__batching={"speculative": {"method": "ngram", "numSpeculativeTokens": 3}},
+            spec__parallelism=parallelism,
+            spec__accelerator={"resourceName": "nvidia.com/gpu"},
+        )
+        assert tuning_spec(parse_service(asked).spec).envelope.drafts == drafts
 
     def test_a_service_that_speculates_no_more_is_sent_no_depth(self) -> None:
         lower = replace_depth(self.LIMITS, 1, WIDE)

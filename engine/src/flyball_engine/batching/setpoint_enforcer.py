@@ -201,7 +201,7 @@ class SetpointEnforcer:
         self._wanted = start
         self._tripped = False
         self._held: EffectiveLimits | None = None
-        self._probed = -math.inf
+        self._drafted_all = -math.inf
 
     def apply(self, setpoint: Setpoint, now: float) -> bool:
         """Put a setpoint in force unless a newer one is; the same again renews its expiry. Whether it is a new one."""
@@ -212,7 +212,6 @@ class SetpointEnforcer:
         if new:
             self._tripped = False
             self._watchdog.reset()
-            self._probed = now
         self._newest = setpoint
         self._deadlines = setpoint.refusal_deadlines
         self.expires = now + setpoint.expires_seconds
@@ -277,15 +276,21 @@ class SetpointEnforcer:
         )
         return held if tokens == held.tokens else held._replace(tokens=tokens)
 
-    def depth(self, limits: RequestedLimits, now: float) -> int:
+    def next_depth(self, limits: RequestedLimits, now: float) -> int:
         """Tokens that the next step may draft for each decode under these limits.
 
         Now and then those that it was started with, so that it stays known what becomes of them.
         """
-        if limits.depth < self.start.depth and now - self._probed >= PROBE_SECONDS:
-            self._probed = now
-            return self.start.depth
-        return limits.depth
+        return self.start.depth if now >= self.full_draft_at(limits) else limits.depth
+
+    def full_draft_at(self, limits: RequestedLimits) -> float:
+        """When a step is next to draft more than these limits say; infinite where they are the most there is."""
+        return self._drafted_all + PROBE_SECONDS if limits.depth < self.start.depth else math.inf
+
+    def note_drafts(self, depth: int, now: float) -> None:
+        """A step with decodes was planned, which drafts so many tokens for each. One without them tells nothing."""
+        if depth >= self.start.depth:
+            self._drafted_all = now
 
     def reach(self, batch: RunningBatch, *, tokens_per_decode: int, kv_tokens: float) -> float:
         """Prompt tokens that the next step can have at most for its time; infinite where none is set."""

@@ -15,7 +15,7 @@ _MOST_IN_FLIGHT: Final = 64
 
 
 class DraftCounter:
-    """Counts into `statistics`; `most`: tokens that are drafted for a decode at most, 0 without speculation."""
+    """Counts into `statistics`; `most`: tokens that are drafted for a decode at most, 0 where nothing is counted."""
 
     def __init__(self, statistics: DraftStatistics, *, most: int) -> None:
         self._statistics = statistics
@@ -31,8 +31,10 @@ class DraftCounter:
         if len(self._offered) >= _MOST_IN_FLIGHT:
             self._offered.clear()
         self._offered[id(output)], self._next = self._next, drafting
-        for name in output.finished_req_ids:
-            self._made.pop(name, None)
+
+    def gone(self, name: str) -> None:
+        """A request left."""
+        self._made.pop(name, None)
 
     def ended(self, output: Any, requests: Mapping[str, tuple[float, Sized]]) -> None:
         """The outputs of a step were processed; `requests`: when each came, and its output tokens."""

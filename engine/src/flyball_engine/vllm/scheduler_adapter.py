@@ -17,6 +17,7 @@ from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBa
 from flyball_engine.batching.step_token_budgeter import Prompt
 from flyball_engine.batching.watchdog import PATIENCE_SECONDS
 from flyball_engine.contract import LEAST_CHUNK, LONGEST_PATIENCE_SECONDS, AnyKnob, Knob
+from flyball_engine.draft_schedule import has_all_depths
 from flyball_engine.vllm.compat import CACHE_CONFIG, CACHE_MANAGER, SCHEDULER, SCHEDULER_CONFIG, Used, lacking
 from flyball_engine.vllm.means import Lack, Means, means
 
@@ -42,6 +43,7 @@ class SchedulerAdapter:
         self._ratchet = found[Knob.MAX_NUM_ACTIVE_SEQS] is Means.SLOTS
         self._adaptive = bool(getattr(scheduler, "adaptive_long_prefill_threshold", False))
         self._depths_by_batch = list(getattr(scheduler, "dynamic_sd_lookup", None) or ())
+        self._all_depths = has_all_depths(self._depths_by_batch)
         self.sizes = _sizes(scheduler)
         self.start = RequestedLimits(
             active=scheduler.max_num_running_reqs if self._ratchet else scheduler.max_num_active_reqs,
@@ -49,7 +51,8 @@ class SchedulerAdapter:
             threshold=getattr(self._config, "long_prefill_token_threshold", 0),
             depth=max(self.sizes.depths, default=0),
         )
-        self._depth = self.start.depth
+        #: What steps draft for each request at most; None until that is written.
+        self.depth: int | None = None
         #: Tokens of a decode in the next step, its drafts among them.
         self.tokens_per_decode = self.sizes.tokens_per_decode
         self.ungoverned = _ungoverned(scheduler)
@@ -241,15 +244,27 @@ class SchedulerAdapter:
 
     def draft(self, depth: int) -> None:
         """Have the next step draft so many tokens at most for each request, for the step after it."""
-        if depth != self._depth and Knob.NUM_SPECULATIVE_TOKENS not in self.unsupported:
-            # What the engine drafts at each batch size stays as it was started, but for the deepest.
-            self._depth = depth
-            self._scheduler.dynamic_sd_lookup = [min(most, depth) for most in self._depths_by_batch]
+        if depth != self.depth and Knob.NUM_SPECULATIVE_TOKENS not in self.unsupported:
+            self.depth = depth
+            self._scheduler.dynamic_sd_lookup = self._by_batch(depth)
 
     def drafting(self, requests: int) -> int:
-        """Tokens that a step of so many requests drafts for each of them at most."""
+        """Tokens that a step of so many requests drafts for each of them at most, as was written last."""
         by_batch = getattr(self._scheduler, "dynamic_sd_lookup", None)
         return int(by_batch[requests]) if by_batch and requests < len(by_batch) else self.sizes.tokens_per_decode - 1
+
+    def drafting_at(self, depth: int) -> int:
+        """Tokens that steps of the batch of now draft for each request under this depth, whatever the next one does."""
+        requests = len(self.running)
+        if Knob.NUM_SPECULATIVE_TOKENS in self.unsupported or requests >= len(self._depths_by_batch):
+            return self.drafting(requests)
+        return depth if self._all_depths else min(self._depths_by_batch[requests], depth)
+
+    def _by_batch(self, depth: int) -> list[int]:
+        """What is drafted at each size of the batch; of a schedule of the user's own no more than it says."""
+        if self._all_depths:
+            return [depth] * len(self._depths_by_batch)
+        return [min(most, depth) for most in self._depths_by_batch]
 
     def _write_active(self, active: int) -> None:
         scheduler = self._scheduler
@@ -365,4 +380,6 @@ def _no_depth(scheduler: Any) -> str | None:
         return "the engine was started without num_speculative_tokens_per_batch_size"
     if getattr(scheduler.parallel_config, "data_parallel_size", 1) > 1:
         return "data-parallel ranks would come to differ in depth, and wait for each other for ever"
+    if getattr(scheduler.parallel_config, "pipeline_parallel_size", 1) > 1:
+        return "with pipeline stages the next step serves other requests than those that a step drafts for"
     return None

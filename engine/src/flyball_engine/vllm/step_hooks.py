@@ -90,7 +90,9 @@ class StepHooks:
             unsupported[ShedKnob.WAITING] = self._refuser.lack
         self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
         self._statistics = StepStatistics(self._state.sums, stages=adapter.stages)
-        self._drafts = DraftCounter(DraftStatistics(self._state.drafts), most=adapter.sizes.tokens_per_decode - 1)
+        # A pipeline's next step serves other requests than those that this one drafts for.
+        counted = adapter.sizes.tokens_per_decode - 1 if adapter.stages == 1 else 0
+        self._drafts = DraftCounter(DraftStatistics(self._state.drafts), most=counted)
         self._batches = BatchMetrics(adapter.sizes.max_num_seqs, self._state.batches)
         self._state.describe(adapter.sizes, self._enforcer.started(), kv_cache_tokens=adapter.kv_cache_tokens)
         self._state.numbers[Slot.PIPELINE_DEPTH] = adapter.pipeline_depth
@@ -166,6 +168,8 @@ class StepHooks:
             drafting = adapter.drafting(len(scheduled))
             self._drafts.planned(output, drafting=drafting)
             adapter.tokens_per_decode = 1 + drafting
+            if step.decodes and adapter.depth is not None:
+                self._enforcer.note_drafts(adapter.depth, began)
         self._left = left = self._most_left()
         self._admission.joined(self._joined)
         self._count_requests(output, lost=lost)
@@ -245,13 +249,16 @@ class StepHooks:
             _log.exception(EngineLogEvent.START_VALUES_NOT_RESTORED, "the step goes on")
         self._state.publish()
 
-    def _prefill_rate(self, decodes: int, *, kv_tokens: float, tokens: int) -> PrefillRate | None:
-        """How fast prompts are processed beside so many decodes that read `kv_tokens`, in steps of at most `tokens`."""
-        sizes = self._adapter.sizes
+    def _prefill_rate(self, decodes: int, *, kv_tokens: float) -> PrefillRate | None:
+        """How fast prompts are processed beside so many decodes that read `kv_tokens`, under the limits that hold.
+
+        It is asked for steps to come. So what the next one alone drafts does not count.
+        """
+        sizes, limits = self._adapter.sizes, self._adapter.start if self._held is None else self._held.limits
         return self._enforcer.budgeter.prefill_rate(
             decodes=decodes,
-            decode_tokens=decodes * self._adapter.tokens_per_decode,
-            tokens=tokens,
+            decode_tokens=decodes * (1 + self._adapter.drafting_at(limits.depth)),
+            tokens=limits.tokens,
             least_chunk=sizes.least_chunk,
             kv_tokens=kv_tokens,
         )
@@ -264,8 +271,7 @@ class StepHooks:
         """How fast prompts are processed beside the decodes that run, under the limits that hold."""
         prefilling = self._begun()
         decodes = len(self._adapter.running) - len(prefilling)
-        limits = self._adapter.start if self._held is None else self._held.limits
-        return self._prefill_rate(decodes, kv_tokens=self._kv_tokens(prefilling, decodes), tokens=limits.tokens)
+        return self._prefill_rate(decodes, kv_tokens=self._kv_tokens(prefilling, decodes))
 
     def _hold_limits(self, *, planning: bool = False) -> None:
         """Write the limits that are safe for the batch; if `planning`, also what holds for the next step alone."""
@@ -278,7 +284,7 @@ class StepHooks:
             self._held, self._active = held, held.limits.active
             for knob, shown in self._enforcer.shown(batch).items():
                 self._state.set_knob(knob, requested=shown.requested, effective=shown.effective, reason=shown.reason)
-        self._adapter.draft(self._enforcer.depth(held.limits, self._began) if planning else held.limits.depth)
+        self._adapter.draft(self._enforcer.next_depth(held.limits, self._began) if planning else held.limits.depth)
         before, self._admission_limit = self._admission_limit, None
         if planning and self._admission.holds:
             active, prefilling = held.limits.active, len(self._prefilling)
@@ -297,7 +303,7 @@ class StepHooks:
             threshold = step.threshold
         else:
             kv_tokens = self._kv_tokens(self._prefilling, batch.decodes)
-            rate = self._planned_rate = self._prefill_rate(batch.decodes, kv_tokens=kv_tokens, tokens=limits.tokens)
+            rate = self._planned_rate = self._prefill_rate(batch.decodes, kv_tokens=kv_tokens)
             queue = self._order.look(
                 batch,
                 self._prefilling,
@@ -349,6 +355,7 @@ class StepHooks:
         batches, now = self._batches, self._began
         for name in output.finished_req_ids:
             ended = self._open.pop(name, None)
+            self._drafts.gone(name)
             if ended is not None:
                 self._order.gone(name)
                 batches.ended(name, len(ended[1]), now)

@@ -247,7 +247,7 @@ class Core:
 
     def _plan(self) -> StepPlan:
         scheduler = self.scheduler
-        scheduler.draft(self.governed.held(scheduler.batch()).limits.depth)
+        scheduler.draft(self.governed.next_depth(self.governed.held(scheduler.batch()).limits, self.now))
         plan = self._plan_in_order() if self.prompts.holds else None
         if plan is None:
             plan = scheduler.plan(self.governed.limits(scheduler.batch(), scheduler.queue))
@@ -290,7 +290,8 @@ class Core:
         held = self.governed.held(batch).limits
         return self.governed.budgeter.prefill_rate(
             decodes=batch.decodes,
-            decode_tokens=batch.decodes * self.scheduler.tokens_per_decode,
+            # It is asked for steps to come. So what the next one alone drafts does not count.
+            decode_tokens=batch.decodes * (1 + held.depth),
             tokens=held.tokens,
             least_chunk=self.governed.sizes.least_chunk,
             kv_tokens=scheduler.context_tokens,
@@ -334,8 +335,13 @@ class Core:
 
     def _jump(self, plan: StepPlan, until: float) -> int:
         """Make steps of decodes alone until something may change; how many."""
+        held = self.governed.held(self.scheduler.batch()).limits
+        full_draft_at = self.governed.full_draft_at(held)
+        # A step that alone drafts in full is made by itself.
+        if self.now >= full_draft_at:
+            return 0
         most = self.scheduler.steps_until_change()
-        clear = min(until, self.governed.expires, self._departures.next())
+        clear = min(until, self.governed.expires, self._departures.next(), full_draft_at)
         growth = self.scheduler.growth
         thresholds = self._counts.thresholds
         made = self.plant.stretch(plan.step, growth=growth, most=most, seconds=clear - self.now, thresholds=thresholds)
@@ -363,16 +369,13 @@ class Core:
         self.batches.stepped(step, seconds=seconds, steps=steps)
         if (speculation := self._config.speculation) is not None and step.decodes:
             self._count_drafts(speculation, steps * step.decodes)
+            self.governed.note_drafts(self.scheduler.tokens_per_decode - 1, self.now)
 
     def _count_drafts(self, speculation: Speculation, decodes: int) -> None:
-        """Of decodes as many are counted as accepted as are on average.
-
-        At positions beyond the depth a hundredth is, which takes no time: steps that draft deeper now and then.
-        """
-        for position in range(speculation.drafts):
-            offered = decodes if position < self.scheduler.tokens_per_decode - 1 else 0.01 * decodes
-            accepted = offered * speculation.acceptance ** (position + 1)
-            self.drafts.add(position, DraftPosition(offered, offered, accepted))
+        """Of decodes as many are counted as accepted as are on average."""
+        for position in range(self.scheduler.tokens_per_decode - 1):
+            accepted = decodes * speculation.acceptance ** (position + 1)
+            self.drafts.add(position, DraftPosition(decodes, decodes, accepted))
 
     def _deliver(self, steps: int, chunks: dict[Request, int]) -> None:
         """Tokens of the steps that ended are there."""

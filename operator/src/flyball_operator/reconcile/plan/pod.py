@@ -17,6 +17,7 @@ from typing import Final
 
 from flyball_engine.adapters import ADAPTERS_KEY, ADAPTERS_WAIT_SECONDS, DEFAULT_MAX_LORAS, MOST_ADAPTERS
 from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, READY_HEADER, SETPOINT_WAIT_SECONDS, Env
+from flyball_engine.draft_schedule import draft_schedule
 from flyball_engine.launching import launch_command
 from flyball_operator.api import names
 from flyball_operator.api.containers import Container, EnvVar, Resources
@@ -245,7 +246,7 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         f"--max-num-seqs={spec.batching.max_num_seqs}",
         f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
         *_prefix_caching_arguments(spec.batching.prefix_caching),
-        *speculation(spec.batching),
+        *speculation(spec.batching, live=_moves_depth(service)),
         f"--shutdown-timeout={drain_seconds(service)}",
         *(_tls_arguments() if spec.engine.tls else ()),
         *(("--enable-lora",) if spec.adapters is not None else ()),
@@ -259,22 +260,27 @@ def _prefix_caching_arguments(wanted: bool | None) -> Sequence[str]:
     return ("--enable-prefix-caching",) if wanted else ("--no-enable-prefix-caching",)
 
 
-def speculation(batching: Batching) -> Sequence[str]:
-    """Speculative decoding, with a schedule of all depths: vLLM takes no other ones live.
+def _moves_depth(service: InferenceService) -> bool:
+    """Whether the plugin can move the depth of speculation of such engines."""
+    parallel = service.spec.parallelism
+    return service.spec.engine.governed and parallel.data == parallel.pipeline == 1
 
-    The schedule is for sizes of the batch. Its last sizes stand for the lesser depths; all others have the full one.
+
+def speculation(batching: Batching, *, live: bool) -> Sequence[str]:
+    """Speculative decoding; where its depth is moved `live`, with a schedule of all depths: vLLM takes no other ones.
+
+    Where nobody moves it, that schedule would have nothing but a cost.
     """
-    speculative, slots = batching.speculative, batching.max_num_seqs
+    speculative = batching.speculative
     if speculative is None:
         return ()
     most = speculative.num_speculative_tokens
-    lesser = min(most, slots - 1)
-    last = [[slots - depth, slots - depth, depth] for depth in reversed(range(lesser))]
+    schedule = {"num_speculative_tokens_per_batch_size": draft_schedule(most, batching.max_num_seqs)} if live else {}
     config = {
         "method": speculative.method.value,
         "num_speculative_tokens": most,
         **({} if speculative.model is None else {"model": speculative.model}),
-        "num_speculative_tokens_per_batch_size": [[1, slots - lesser, most], *last],
+        **schedule,
     }
     return (f"--speculative-config={json.dumps(config, separators=(',', ':'))}",)
 
