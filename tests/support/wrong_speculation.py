@@ -8,6 +8,7 @@ from flyball_lab.harness.manifests import Wrong
 
 _WHERE = "spec.batching.speculative"
 _NGRAM = {"method": "ngram", "numSpeculativeTokens": 3}
+_CACHED = {"uri": "hf://Qwen/Qwen3-8B", "cache": {"claimName": "models"}}
 _EAGLE = {"method": "eagle3", "numSpeculativeTokens": 3, "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
 
 
@@ -31,8 +32,8 @@ WRONG_SPECULATION = (
     ),
     Wrong(
         "drafts of a model that nobody downloads",
-        {_WHERE: _EAGLE, "spec.model.cache": {"size": "20Gi"}},
-        {_WHERE: _EAGLE | {"model": "/models/eagle"}, "spec.model.cache": {"size": "20Gi"}},
+        {_WHERE: _EAGLE, "spec.model": _CACHED},
+        {_WHERE: _EAGLE | {"model": "/models/eagle"}, "spec.model": _CACHED},
         f"{_WHERE}.model",
         "must be a folder beside spec.model.cache or an oci:// model",
     ),
