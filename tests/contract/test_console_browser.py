@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -15,36 +12,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from flyball_lab.harness.browser import Browser, browser
-from flyball_lab.harness.console_fleet import Fleet, serving
+from flyball_lab.harness.console_fleet import Fleet, served
 from flyball_lab.harness.waiting import eventually
 
 SERVICE: Final = "services/team-a/load-h100-chat"
 PAGES: Final = ("", SERVICE, f"{SERVICE}/decisions", f"{SERVICE}/what-if")
 #: What can be reached by keyboard, as the standard has it.
 CONTROLS: Final = "a[href], button, input, summary, [tabindex='0']"
-
-
-@contextmanager
-def served(fleet: Fleet) -> Iterator[str]:
-    """A console in a thread of its own: a browser waits for it in this one."""
-    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    found: list[str] = []
-
-    async def serve() -> None:
-        async with serving(fleet) as address:
-            found.append(address)
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from flyball_lab.harness.browser import Browser, browser
-from flyball_lab.harness.console_fleet import Fleet, serving
+from flyball_lab.harness.console_fleet import Fleet, served
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
@@ -52,28 +50,6 @@ def process(*command: str) -> Iterator[None]:
             started.terminate()
 
 
-@contextmanager
-def served(fleet: Fleet) -> Iterator[str]:
-    """A console in a thread of its own."""
-    loop, ready, over, found = asyncio.new_event_loop(), threading.Event(), asyncio.Event(), list[str]()
-
-    async def serve() -> None:
-        async with serving(fleet) as address:
-            found.append(address)
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield found[0].rstrip("/")
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()
-
-
 @pytest.fixture
 def login(tmp_path: Path) -> Iterator[Login]:
     authority, here = Authority(), "https://127.0.0.1"
@@ -88,7 +64,7 @@ def login(tmp_path: Path) -> Iterator[Login]:
     )
     (tmp_path / "config.json").write_text(json.dumps(asked))
     with ExitStack() as stack:
-        console = stack.enter_context(served(Fleet.recorded("load-h100-chat")))
+        console = stack.enter_context(served(Fleet.recorded("load-h100-chat"))).rstrip("/")
         stack.enter_context(process(binary("dex"), str(tmp_path / "config.json")))
         known = f"{made.provider}/.well-known/openid-configuration"
         eventually(lambda: httpx.get(known, verify=False).status_code == 200, expecting="the provider answers")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,3 +70,26 @@ async def serving(fleet: Fleet, listening: str = "127.0.0.1") -> AsyncIterator[s
         yield f"http://127.0.0.1:{port}/"
     finally:
         await server.stop()
+
+
+@contextmanager
+def served(fleet: Fleet) -> Iterator[str]:
+    """A console in a thread of its own: a browser waits for it in this one."""
+    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    found: list[str] = []
+
+    async def serve() -> None:
+        async with serving(fleet) as address:
+            found.append(address)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
