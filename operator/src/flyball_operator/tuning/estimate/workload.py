@@ -166,7 +166,9 @@ class WorkloadEstimator:
             load = replace(load, used_tokens=None)
         alone = steps.total(StepKind.DECODE) if steps is not None else Sums()
         seen = replace(self, drafted=_drafted(alone)) if alone.decodes > 0.0 else self
-        if steps is not None and (total := steps.total()).steps > 0.0:
+        # Only depths are chosen by it: for services without drafts a tick need not add all steps up once more.
+        speculates = steps is not None and bool(steps.drafts or self.recent.drafts)
+        if steps is not None and speculates and (total := steps.total()).steps > 0.0:
             seen = replace(seen, latest=total.decodes / total.steps * self.fullest)
         # Far before the last one is no overlap: a clock was set back.
         if self.lengths and -CLOCK_SET_BACK < at - self.at < seconds - 0.5:
