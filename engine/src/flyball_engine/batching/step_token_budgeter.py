@@ -143,6 +143,11 @@ class StepTokenBudgeter:
             self._step_bias.observe(ratio, mixed=mixed)
             self.bias = self._bias.value
 
+    @property
+    def step_bias(self) -> float:
+        """What the next step is expected to take over what the model says: the mean of the last few."""
+        return self._step_bias.value
+
     def expected(self, step: Step) -> float:
         """Seconds that a step will take; 0 without a model."""
         return self._step_bias.value * self._predicted(step)

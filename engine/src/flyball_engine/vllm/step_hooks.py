@@ -106,9 +106,9 @@ class StepHooks:
         return self._enforcer.applied if self.governing else None
 
     @property
-    def planned_seconds(self) -> float:
-        """What the step just planned is expected to take, 0 without a model."""
-        return self._planned_seconds
+    def step_bias(self) -> float:
+        """What the next step is expected to take over what the model says."""
+        return self._enforcer.budgeter.step_bias
 
     @property
     def parks(self) -> bool:

@@ -237,7 +237,7 @@ class CoreLoop:
         """Does the step fit into its time, or is it the least there is? Its time is what it takes here, so biased."""
         if not report.step_budget_seconds or not self.honest:
             return
-        predicted = self.hooks.planned_seconds
+        predicted = self.hooks.step_bias * (FIXED_SECONDS + SECONDS_PER_TOKEN * tokens)
         # Decodes whose last token is in flight leave theirs to the prompts; so do those that draft less than they may.
         least = decodes * (1 + self.scheduler.num_spec_tokens) + LEAST_CHUNK * max(1, begun)
         self.tally.budgeted += 1
