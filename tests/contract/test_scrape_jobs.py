@@ -269,7 +269,7 @@ def exposing(registry: CollectorRegistry) -> Iterator[str]:
 async def labels_of(running: Prometheus, series: str) -> list[dict[str, str]]:
     """The labels of series, once there are any."""
     with closing(PrometheusClient(running.url, timeout=2.0)) as client:
-        await until("it is scraped", lambda: bool(client.query(series)))
+        await until("it is scraped", lambda: any(True for _ in client.query(series)))
         return [one.metric for one in client.query(series)]
 
 

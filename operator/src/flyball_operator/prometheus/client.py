@@ -80,16 +80,13 @@ class PrometheusClient:
         """As `Source` has it."""
         params: dict[str, Any] = {"limit": MAX_SERIES} | ({} if at is None else {"time": at})
         try:
-            vector: Vector = self._client.custom_query(text, params=params)
-            return vector
+            return self._checked(self._client.custom_query(text, params=params))
         except AccessError as error:
             raise PrometheusError(Missing.UNUSABLE_FILE, str(error)) from None
         except requests.Timeout as error:
             raise PrometheusError(Missing.TIMED_OUT, f"Prometheus did not answer in {self._timeout:g} s") from error
         except OSError as error:  # That all errors of `requests` are, and those of files that are not there.
             raise self._failure(error) from error
-        except BadVectorError as error:
-            raise PrometheusError(Missing.BAD_ANSWER, f"{self._url} answers with {error}") from error
 
     def close(self) -> None:
         """Close its connections; calls in flight end by their own timeout."""
@@ -111,6 +108,12 @@ class PrometheusClient:
             # Told once, not at every query.
             warnings.filterwarnings("ignore", category=InsecureRequestWarning)
         return session
+
+    def _checked(self, vector: Vector) -> Vector:
+        try:
+            yield from vector
+        except BadVectorError as error:
+            raise PrometheusError(Missing.BAD_ANSWER, f"{self._url} answers with {error}") from error
 
     def _failure(self, error: OSError) -> PrometheusError:
         """Why there is no answer at all."""
@@ -174,7 +177,7 @@ class _Answer(requests.Response):
     """An answer that a typed decoder reads, in a third of the time that Python's own takes."""
 
     def json(self, **_: Any) -> Any:
-        """As the client library looks for the vector. Raises `BadVectorError`."""
+        """As the client library looks for the vector."""
         return {"data": {"result": parsed(self.content)}}
 
 

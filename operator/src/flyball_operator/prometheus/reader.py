@@ -42,9 +42,9 @@ class Source(Protocol):
     """What answers queries: a Prometheus, or what was kept of one."""
 
     def query(self, text: str, at: float | None = None) -> Vector:
-        """An instant vector for the Unix time `at`, without one for now.
+        """An instant vector for the Unix time `at`, without one for now, to be read once.
 
-        Waits for it. Raises `PrometheusError`.
+        Waits for it. Raises `PrometheusError`, also while the vector is read.
         """
         ...
 

@@ -57,7 +57,7 @@ class RecordingSource:
 
     def query(self, text: str, at: float | None = None) -> Vector:
         """As `Source` has it."""
-        found = self._source.query(text, at)
+        found = [*self._source.query(text, at)]
         self._answers[_hash(text)] = [[_unnamed(sample.metric), sample.value[1]] for sample in found]
         return found
 

@@ -1,8 +1,11 @@
-"""The form of each answer, an instant vector: checked as it is parsed, since there are a hundred thousand in a tick."""
+"""The form of each answer, an instant vector: checked as it is parsed, since there are a hundred thousand in a tick.
+
+A sample is parsed when it is asked for: all of an answer at once would take twice the memory of the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -23,11 +26,11 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     value: tuple[float, Annotated[str, msgspec.Meta(max_length=_LONGEST)]]
 
 
-Vector: TypeAlias = Sequence[Sample]
+Vector: TypeAlias = Iterable[Sample]
 
 
 class _Data(msgspec.Struct, gc=False):
-    result: list[Sample]
+    result: list[msgspec.Raw]
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -35,12 +38,14 @@ class _Answer(msgspec.Struct, gc=False):
 
 
 _answers: Final = msgspec.json.Decoder(_Answer)
+_samples: Final = msgspec.json.Decoder(Sample)
 
 
-def parsed(answer: bytes) -> Vector:
-    """The vector of an answer. Raises `BadVectorError`."""
+def parsed(answer: bytes) -> Iterator[Sample]:
+    """The vector of an answer, sample by sample. Raises `BadVectorError`, at its first sample or later."""
     try:
-        return _answers.decode(answer).data.result
+        for sample in _answers.decode(answer).data.result:
+            yield _samples.decode(sample)
     except msgspec.ValidationError as error:
         raise BadVectorError(_FORM) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -54,7 +54,7 @@ async def _prometheus() -> Iterable[Finding]:
     def ask(settings: PrometheusSettings) -> int:
         client = PrometheusClient(str(settings.prometheus_url), timeout=_TIMEOUT, access=settings.prometheus_access)
         try:
-            return len(client.query("count(up)"))
+            return len([*client.query("count(up)")])
         finally:
             client.close()
 
