@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -258,6 +259,59 @@ def test_windows_are_learnt_once() -> None:
     window = step_window()
     once = learn(StepTimeEstimator(), window)
     assert learn(once, window) is once
+
+
+def settled(rng: random.Random) -> StepTimeEstimator:
+    """A trusted model that was fitted a window ago, and learnt from a load of twenty for some minutes."""
+    step_time = StepTimeEstimator()
+    while step_time.model is None or step_time.until < 300.0 or step_time.fit_due != step_time.until + 60.0:
+        step_time = after(step_time, rng, load=20)
+    return step_time
+
+
+def after(step_time: StepTimeEstimator, rng: random.Random, *, load: float, on: StepModel = CPU) -> StepTimeEstimator:
+    """With one window more."""
+    window = a_busy_window(on, rng, start=max(0.0, step_time.until), noise=0.0, load=load)
+    # Kinds of steps that come once in many windows are left out: they would be new each time.
+    known = step_time.rows.keys() if load == 20 and step_time.model is not None else window.cells.keys()
+    cells = {key: sums for key, sums in window.cells.items() if key in known}
+    return learn(step_time, replace(window, cells=cells))
+
+
+#: As many steps take twice as long.
+THROTTLED = replace(
+    CPU, t0=2 * CPU.t0, h=2 * CPU.h, c1=2 * CPU.c1, c2=2 * CPU.c2, beta=2 * CPU.beta, g=2 * CPU.g, d=2 * CPU.d
+)
+
+
+def test_a_model_that_explains_what_is_seen_is_fitted_anew_once_a_minute() -> None:
+    rng = random.Random(1)
+    step_time = settled(rng)
+    fits = []
+    for _ in range(8):
+        step_time = after(step_time, rng, load=20)
+        fits.append(step_time.fit)
+    assert [fit is before for fit, before in pairwise(fits)] == [True, True, False, True, True, True, False]
+
+
+def test_windows_between_two_fits_are_learnt_by_the_next() -> None:
+    rng = random.Random(1)
+    before = step_time = settled(rng)
+    for _ in range(3):
+        step_time = after(step_time, rng, load=20)
+    assert step_time.fit is before.fit
+    assert step_time.rows != before.rows
+    assert after(step_time, rng, load=20).fit != before.fit
+
+
+@pytest.mark.parametrize(("load", "on"), [(60.0, CPU), (20.0, THROTTLED)], ids=["steps of another size", "slower"])
+def test_what_a_model_was_not_learnt_from_is_fitted_at_once(load: float, on: StepModel) -> None:
+    rng = random.Random(1)
+    before = settled(rng)
+    step_time = after(before, rng, load=load, on=on)
+    assert step_time.fit != before.fit
+    assert step_time.model is not None
+    assert max(errors(step_time, on, decodes=(int(load),), prefills=(0, 100))) < 0.1
 
 
 def test_what_contradicts_itself_is_forgotten_and_learnt_anew() -> None:

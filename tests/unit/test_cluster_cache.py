@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+
+import pytest
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
@@ -218,3 +221,69 @@ def test_a_pod_is_a_services_as_soon_as_its_chain_is_known_and_as_long_as_it_hol
     assert names_of(cache) == ["pod-p1"]
     cache.observe_deployment(controlled("deployment-s1", "s1"), deleted=True)
     assert names_of(cache) == []
+
+
+def a_service_is_written(cache: Cache) -> None:
+    cache.observe_service(service("s1", 2, status=ACCEPTED | {"replicas": 3}), deleted=False)
+
+
+def a_service_goes(cache: Cache) -> None:
+    cache.observe_service(service("s2", 2), deleted=True)
+
+
+def services_are_listed(cache: Cache) -> None:
+    cache.replace_services([service("s1", 7)], 10)
+
+
+def a_pod_is_written(cache: Cache) -> None:
+    cache.observe_pod(pod("p1", 2, ready=False), deleted=False)
+
+
+def a_pod_goes(cache: Cache) -> None:
+    cache.observe_pod(pod("p1", 2), deleted=True)
+
+
+def pods_are_listed(cache: Cache) -> None:
+    cache.replace_pods([pod("p1", 7)], 10)
+
+
+def what_leads_to_pods_goes(cache: Cache) -> None:
+    cache.observe_deployment(controlled("deployment-s1", "s1"), deleted=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        a_service_is_written,
+        a_service_goes,
+        services_are_listed,
+        a_pod_is_written,
+        a_pod_goes,
+        pods_are_listed,
+        what_leads_to_pods_goes,
+        lambda cache: cache.forget("ns"),
+    ],
+)
+def test_services_are_the_same_object_until_something_of_them_changes(change: Callable[[Cache], None]) -> None:
+    cache = known("s1", "s2")
+    cache.observe_pod(pod("p1", 1), deleted=False)
+    services = CachedServices(cache)
+    before = services.all()
+    pods = {one.metadata.uid: services.pods(one.metadata.uid) for one in before}
+    assert services.all() is before
+    change(cache)
+    present = services.all()
+    assert present is not before
+    now = {one.metadata.uid: services.pods(one.metadata.uid) for one in present}
+    assert (present, now) != (before, pods)
+    assert services.all() is present
+
+
+def test_services_are_other_ones_once_a_namespace_is_held_by_somebody_else() -> None:
+    held = {"ns"}
+    services = CachedServices(known(), held.__contains__)
+    (found,) = services.all()
+    held.clear()
+    assert not services.all()
+    held.add("ns")
+    assert services.all() == [found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final
 
 from cachetools import LRUCache
@@ -27,17 +27,32 @@ class CachedServices:
         self._cache = cache
         self._held = held
         self._shard = shard or Shard()
+        self._all: Sequence[InferenceService] = ()
+        #: What `_all` was made of: all services, all pods, and the namespaces that are held.
+        self._changes = -1
+        self._members: object = None
+        self._namespaces: Set[str] = frozenset()
+        self._held_namespaces: Set[str] = frozenset()
         self._pods: LRUCache[str, tuple[list[KnownPod], Sequence[EnginePod]]] = LRUCache(_REMEMBERED)
 
     def all(self) -> Sequence[InferenceService]:
         """Services that are governed, accepted and not being deleted, where this release may act."""
-        return [
-            service
-            for desire in self._cache.services
-            if self._shard.has(desire.meta.uid)
-            and self._held(desire.meta.namespace)
-            and (service := desire.to_tune) is not None
-        ]
+        services, members = self._cache.services, self._cache.members
+        same = services.changes == self._changes and members is self._members
+        if not same:
+            self._changes, self._members = services.changes, members
+            self._namespaces = {desire.meta.namespace for desire in services}
+        held = {namespace for namespace in self._namespaces if self._held(namespace)}
+        if not same or held != self._held_namespaces:
+            self._held_namespaces = held
+            self._all = [
+                service
+                for desire in services
+                if desire.meta.namespace in held
+                and self._shard.has(desire.meta.uid)
+                and (service := desire.to_tune) is not None
+            ]
+        return self._all
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         """Pods of one service that have a control port and are not being deleted; none of one that is not known."""

@@ -141,14 +141,19 @@ class Cache:
         #: UIDs of pods whose way to their service is not watched: those of LeaderWorkerSets, as last read.
         self._groups: dict[Owner, frozenset[str]] = {}
 
+    @property
+    def members(self) -> Mapping[Owner, list[KnownPod]]:
+        """The pods of each service (`membership`): the same object until something of a pod may have changed."""
+        if self._by_owner is None:
+            self._by_owner = self._grouped()
+        return self._by_owner
+
     def pods_of(self, service_uid: str) -> list[KnownPod]:
-        """The pods of a service (`membership`); none of a service that is not known."""
+        """The pods of a service; none of a service that is not known."""
         service = self.services.get(service_uid)
         if service is None:
             return []
-        if self._by_owner is None:
-            self._by_owner = self._grouped()
-        return self._by_owner.get(Owner(service.meta.namespace, service.meta.name, service_uid), [])
+        return self.members.get(Owner(service.meta.namespace, service.meta.name, service_uid), [])
 
     def note_members(self, owner: Owner, pods: frozenset[str]) -> None:
         """Take the UIDs of all pods of a service that has a LeaderWorkerSet, as just read."""

@@ -26,9 +26,13 @@ class Entry(Generic[T]):
 
 
 class Store(Generic[T]):
-    """Objects of one kind by UID. An older version never replaces a newer one."""
+    """Objects of one kind by UID. An older version never replaces a newer one.
+
+    `changes`: how often something of them may have changed.
+    """
 
     def __init__(self) -> None:
+        self.changes = 0
         self._entries: dict[str, Entry[T]] = {}
         self._listed: dict[str | None, int] = {}
 
@@ -41,10 +45,12 @@ class Store(Generic[T]):
         if before is None and len(self._entries) >= _MAX_ENTRIES:
             raise MemoryError(f"more than {_MAX_ENTRIES} objects of one kind")
         self._entries[uid] = Entry(namespace, version, value)
+        self.changes += 1
 
     def drop(self, uid: str) -> None:
         """Forget the object."""
-        self._entries.pop(uid, None)
+        if self._entries.pop(uid, None) is not None:
+            self.changes += 1
 
     def replace(self, namespace: str | None, listed: Iterable[tuple[str, str, int, T]], version: int) -> list[T]:
         """Make this list everything there is in a namespace, but for what came after it.
@@ -62,12 +68,14 @@ class Store(Generic[T]):
             else:
                 missed.append(entry.value)
         self._entries = fresh
+        self.changes += 1
         self._listed[namespace] = version
         return missed
 
     def forget(self, namespace: str | None) -> None:
         """Drop everything of a namespace."""
         self._entries = {uid: entry for uid, entry in self._entries.items() if not entry.within(namespace)}
+        self.changes += 1
 
     def __iter__(self) -> Iterator[T]:
         return (entry.value for entry in self._entries.values())

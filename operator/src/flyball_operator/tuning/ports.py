@@ -47,7 +47,10 @@ class Services(Protocol):
     """The services the tuner works for, from memory: no call leaves the process."""
 
     def all(self) -> Sequence[InferenceService]:
-        """Services that are governed, accepted and not being deleted."""
+        """Services that are governed, accepted and not being deleted.
+
+        The same object as before: nothing of them, and nothing of their pods, has changed.
+        """
         ...
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -21,6 +22,7 @@ from flyball_operator.tuning.policy import first_policy
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.spec import tuning_spec
 from flyball_operator.tuning.state import TuningState
+from flyball_operator.tuning.tunables import TUNABLES
 from flyball_operator.tuning.unchanged import Equal
 
 _log: Final = logging.getLogger(__name__)
@@ -43,7 +45,10 @@ class ServiceContext:
         self.spec = tuning_spec(service.spec, service.metadata.annotations)
         resumed = status_codec.resumed(service.status.tuning, self.spec, prior)
         desired = scaling_codec.resumed(service.status, self.spec, dependencies.wall())
-        self.state: TuningState = replace(resumed, desired=desired)
+        # Services that are taken up at once are not fitted at once from then on.
+        share = zlib.crc32(service.metadata.uid.encode()) / 2**32
+        step_time = replace(resumed.step_time, fit_due=dependencies.wall() + share * TUNABLES.fits_apart)
+        self.state: TuningState = replace(resumed, desired=desired, step_time=step_time)
         self.takes_over = self.spec.scaling is not None and service.status.present_scaling is None
         held_until = status_codec.held_until(service.status.tuning, dependencies.wall())
         if held_until is not None:

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, Protocol
@@ -96,6 +96,10 @@ class Tuner:
         #: same tick for all that began in one. What runs is taken over before, so that it is given back to engines.
         self._begin_at: dict[str, float] = {}
         self._asked: dict[str, tuple[int, str | None]] = {}
+        #: The services that there are tuners for, as they were when these took note of them.
+        self._noted: Sequence[InferenceService] | None = None
+        #: The same of the last watch, which looks for edits.
+        self._watched: Sequence[InferenceService] | None = None
         self._edited = asyncio.Event()
         self._turned_at = dependencies.clock()
 
@@ -125,6 +129,7 @@ class Tuner:
             self._metrics.ended(*tuner.labels)
         self._metrics.services.dec(len(self._tuners))
         self._tuners.clear()
+        self._noted = None
 
     async def _ticks(self, group: asyncio.TaskGroup) -> None:
         """Tick at a fixed rate, without catching up on what was missed, and at once when a spec was edited."""
@@ -188,6 +193,9 @@ class Tuner:
                 self._keep(tuner, group)
             except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
                 self._failed(tuner, error)
+        if services is self._watched:
+            return
+        self._watched = services
         asked = {service.metadata.uid: _asked(service) for service in services}
         if asked != self._asked:
             self._asked = asked
@@ -200,14 +208,17 @@ class Tuner:
         if not tuner.lock.locked() and tuner.to_be_kept():
             group.create_task(self._guarded(tuner, tuner.keep))
 
-    def _sync(self, group: asyncio.TaskGroup) -> Collection[InferenceService] | None:
+    def _sync(self, group: asyncio.TaskGroup) -> Sequence[InferenceService] | None:
         """Tuners for the services there are, none for those gone. Returns the services, None while we do not lead.
 
         One process leads once: an epoch that was raised is the same leadership.
         """
         if not self._leadership.may_act():
             return None
-        present = {service.metadata.uid: service for service in self._services.all()}
+        services = self._services.all()
+        if services is self._noted:
+            return services
+        present = {service.metadata.uid: service for service in services}
         counted = len(self._tuners)
         gone = self._tuners.keys() - present.keys()
         for uid in gone:
@@ -231,7 +242,8 @@ class Tuner:
                 self._metrics.began(*tuner.labels)
             tuner.update(service, self._services.pods(uid))
         self._metrics.services.inc(len(self._tuners) - counted)
-        return present.values()
+        self._noted = services
+        return services
 
     def _forget_given(self, present: Collection[str]) -> None:
         """Forget the generations of services that are gone, the oldest first. Status has them, should one come back."""

@@ -6,8 +6,9 @@ with a ridge towards a prior. That comes from the first observations, never from
 powers of two, where the cells end. A fit that explains badly is reported and not used: unconstrained recursive
 estimates drive the limits to their floor, where nothing is left to learn from.
 
-A change of the engine (throttling, a noisy neighbour) is found by CUSUM on relative residuals. Rows from before it are
-forgotten, and the model scaled to what is seen becomes the prior. Pure.
+A window that a trusted model explains is remembered and not fitted at once: it says little new, and most windows are
+such. A change of the engine (throttling, a noisy neighbour) is found by CUSUM on relative residuals. Rows from before
+it are forgotten, and the model scaled to what is seen becomes the prior. Pure.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class StepTimeEstimator:
     """All that is remembered between windows. `steps`: all that were ever seen.
 
     `rows`: means of cells, those of a row side by side: of a thousand services there are a hundred thousand rows.
-    `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it.
+    `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it. `fit_due`:
+    when a trusted model is fitted anew even though it explains what is seen.
     """
 
     rows: Mapping[CellKey, Rows] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class StepTimeEstimator:
     until: float = -math.inf
     steps: float = 0.0
     forgotten: int = 0
+    fit_due: float = -math.inf
 
     @property
     def model(self) -> StepModel | None:
@@ -160,10 +163,20 @@ def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, Rows], at: floa
     kept = _WIDTH * TUNABLES.rows_per_cell
     rows = {key: (watched.rows.get(key, _NO_ROWS) + row)[-kept:] for key, row in fresh.items()}
     seen = watched.steps + sum(row[_STEPS] for row in fresh.values())
-    learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen))
+    learnt = replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen)
+    early = at < step_time.fit_due - 0.5 <= at + TUNABLES.fits_apart
+    if early and watched.forgotten == step_time.forgotten and _knows(step_time, fresh):
+        return learnt
+    # A fit that was needed sooner leaves the rhythm as it is: fits of many services stay spread over time.
+    learnt = _fitted(learnt if early else replace(learnt, fit_due=at + TUNABLES.fits_apart))
     if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
         return _fitted(_without_contradiction(learnt))
     return learnt
+
+
+def _knows(step_time: StepTimeEstimator, fresh: Mapping[CellKey, Rows]) -> bool:
+    """Whether there is a trusted model, learnt from steps of all these kinds."""
+    return step_time.model is not None and fresh.keys() <= step_time.rows.keys()
 
 
 def _until(step_time: StepTimeEstimator, end: float) -> StepTimeEstimator:
