@@ -184,7 +184,7 @@ def test_the_devices_of_the_simulations_are_recovered_closely() -> None:
 
 def blinded(window: StepWindow) -> StepWindow:
     """The same, of which nobody tells what the decodes read."""
-    return replace(window, cells={key: replace(sums, kv_tokens=0.0) for key, sums in window.cells.items()})
+    return replace(window, cells={key: sums._replace(kv_tokens=0.0) for key, sums in window.cells.items()})
 
 
 def test_what_decodes_read_is_told_from_their_number() -> None:
@@ -321,7 +321,7 @@ def test_what_contradicts_itself_is_forgotten_and_learnt_anew() -> None:
         starved = a_busy_window(CPU, rng, start=15.0 * number, noise=0.1, load=20)
         slower = rng.choice((1.0, 8.0, 60.0))
         cells = {
-            key: replace(sums, seconds=slower * sums.seconds, seconds_squared=slower**2 * sums.seconds_squared)
+            key: sums._replace(seconds=slower * sums.seconds, seconds_squared=slower**2 * sums.seconds_squared)
             for key, sums in starved.cells.items()
         }
         step_time = learn(step_time, replace(starved, cells=cells))

@@ -82,7 +82,7 @@ def _steps(signals: Signals) -> Rows:
         *(
             ({"bucket": str(key.bucket), "kind": key.kind.value, FIELD: name}, float(value))
             for key, sums in signals.steps.cells.items()
-            for name, value in asdict(sums).items()
+            for name, value in sums._asdict().items()
             if value > 0
         ),
     ]

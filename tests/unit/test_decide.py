@@ -156,7 +156,7 @@ def test_nor_is_one_of_the_steps_or_of_the_counts() -> None:
     seen = signals(100.0)
     assert isinstance(seen.steps, StepWindow)
     key, sums = next(iter(seen.steps.cells.items()))
-    cells = {**seen.steps.cells, key: replace(sums, seconds=math.nan)}
+    cells = {**seen.steps.cells, key: sums._replace(seconds=math.nan)}
     for changed, field in (
         (replace(seen, steps=replace(seen.steps, cells=cells)), "steps.seconds"),
         (replace(seen, outcomes={"tpot": ObjectiveCounts(math.inf, 0.0)}), "tpot.met"),
@@ -210,7 +210,7 @@ def flapping(number: int, at: float) -> Observation:
     window = step_window(start=at - 15, end=at)
     drafts = 3 * (number // 2 % 2)
     cells = {
-        key: replace(sums, tokens=sums.tokens + drafts * sums.decodes) if key.kind is StepKind.DECODE else sums
+        key: sums._replace(tokens=sums.tokens + drafts * sums.decodes) if key.kind is StepKind.DECODE else sums
         for key, sums in window.cells.items()
     }
     return signals(at, window=replace(window, cells=cells), finished=5.0, generated_tokens=1e6)

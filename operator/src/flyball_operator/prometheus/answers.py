@@ -47,14 +47,12 @@ from flyball_operator.tuning.observe.signals import (
     Unobserved,
 )
 
-_STEP_FIELDS: Final = frozenset(f.name for f in fields(Sums))
+#: Where each sum over steps is among those of its cell.
+_STEP_FIELDS: Final = {name: number for number, name in enumerate(Sums._fields)}
 #: Figures of the load that are the same however many targets lead to an engine.
 _NO_SUMS: Final = frozenset({"cores", "pods", "age", "interval", "kv_tokens", "uneven"})
 #: Cells that are kept, so that all services have the same ones: twice those that engines have.
 _MOST_CELLS: Final = 84
-#: Sums that are above zero wherever there was a step.
-_OF_ANY_STEP: Final = frozenset({"steps", "seconds", "seconds_squared", "tokens"})
-
 
 _Key = TypeVar("_Key", bound="str | tuple[str, ...]")
 #: Figures of one service by the job that scraped it; "" where the query sums over jobs.
@@ -149,19 +147,20 @@ limit_figures: Final = partial(figures, key=limit_key)
 
 def step_window(found: Mapping[StepKey, float], end: float, window: int) -> StepWindow | Unobserved:
     """The steps of a window, or why they are not known. A sum that is not there is zero: see `queries.steps`."""
-    if not any(name == CELLS for name, _, _ in found):
+    if (CELLS, "", "") not in found:
         return Unobserved(Missing.TOO_FEW_SAMPLES, f"no step statistics in the last {window} s")
-    cells = dict[tuple[str, str], dict[str, float]]()
+    cells = dict[tuple[str, str], list[float]]()
     for (name, bucket, kind), value in found.items():
-        if name in _STEP_FIELDS:
+        number = _STEP_FIELDS.get(name)
+        if number is not None:
             cell = bucket, kind
-            if (sums := cells.get(cell)) is None:
-                sums = cells[cell] = {}
-            sums[name] = max(0.0, value)
+            if (figures_of_cell := cells.get(cell)) is None:
+                figures_of_cell = cells[cell] = [0.0] * len(_STEP_FIELDS)
+            figures_of_cell[number] = max(0.0, value)
     whole = [
-        (key, Sums(**sums))
-        for labels_of_cell, sums in cells.items()
-        if sums.keys() >= _OF_ANY_STEP and (key := _cell(*labels_of_cell)) is not None
+        (key, sums)
+        for labels_of_cell, figures_of_cell in cells.items()
+        if (sums := Sums(*figures_of_cell)).of_steps and (key := _cell(*labels_of_cell)) is not None
     ]
     # In an order of their own: sums over cells shall not differ in their last digit by the order of Prometheus' series.
     whole.sort(key=itemgetter(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -248,7 +248,7 @@ def _of_all_sizes(*, steps: int) -> tuple[StepSums, ...]:
     """Sums of so many steps of every size."""
     found = []
     for key, sums in step_window(steps=steps).cells.items():
-        figures = {name: int(value) if value.is_integer() else value for name, value in asdict(sums).items()}
+        figures = {name: int(value) if value.is_integer() else value for name, value in sums._asdict().items()}
         found.append(StepSums.model_validate({"bucket": key.bucket, "kind": key.kind} | figures))
     return tuple(found)
 

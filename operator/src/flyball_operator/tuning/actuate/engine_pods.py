@@ -121,7 +121,7 @@ class EnginePods:
         if live is None or not self._all_ready:
             return False
         answers = self.answers
-        return found.confirms(generation_of(live), pods=self.ready, cores=answers.cores, trips=answers.trips)
+        return found.confirms(live, pods=self.ready, cores=answers.cores, trips=answers.trips)
 
     @property
     def answers(self) -> EngineAnswers:

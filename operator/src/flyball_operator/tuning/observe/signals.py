@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, cached_property
 from itertools import chain
 from operator import add, attrgetter, sub
 from typing import Final, NamedTuple, TypeAlias
 
-from flyball_engine.contract import Generation, StepKind, StepSums
+from flyball_engine.contract import Generation, Setpoint, StepKind, StepSums
 
 #: A service's namespace and UID.
 Identity = tuple[str, str]
@@ -75,8 +75,7 @@ class CellKey(NamedTuple):
     kind: StepKind
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """Sums over the steps of a cell in a window; meanings and units as in `contract.StepSums`."""
 
     steps: float = 0.0
@@ -90,26 +89,30 @@ class Sums:
 
     def plus(self, other: Sums) -> Sums:
         """The sums over the steps of both."""
-        return Sums(**dict(zip(_SUMS, map(add, _figures(self), _figures(other)), strict=True)))
+        return Sums(*map(add, self, other))
 
     def minus(self, other: Sums) -> Sums:
         """The sums over the steps of this one that `other` does not have."""
-        return Sums(**dict(zip(_SUMS, map(sub, _figures(self), _figures(other)), strict=True)))
+        return Sums(*map(sub, self, other))
 
     def times(self, part: float) -> Sums:
         """So many times the sums."""
-        return Sums(**dict(zip(_SUMS, [part * figure for figure in _figures(self)], strict=True)))
+        return Sums(*(part * figure for figure in self))
+
+    @property
+    def of_steps(self) -> bool:
+        """Whether there is all that any step has."""
+        return min(self.steps, self.seconds, self.seconds_squared, self.tokens) > 0.0
 
     @property
     def is_sane(self) -> bool:
         """False if a sum is negative, as where a counter was reset between the readings, infinite, or no number."""
-        figures: tuple[float, ...] = _figures(self)
-        return min(figures) >= 0.0 and sum(figures) < math.inf
+        return min(self) >= 0.0 and sum(self) < math.inf
 
 
 Cells = Mapping[CellKey, Sums]
-_SUMS: Final = tuple(f.name for f in fields(Sums))
-_figures: Final = attrgetter(*_SUMS)
+#: The same of what a read-back says of a cell.
+_sums_of: Final = attrgetter(*Sums._fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,9 +152,8 @@ class StepWindow:
     def total(self, kind: StepKind | None = None) -> Sums:
         """Sums over all cells, or over those of one kind."""
         if (found := self._totals.get(kind)) is None:
-            summed = [_figures(sums) for key, sums in self.cells.items() if kind is None or key.kind is kind]
-            total = dict(zip(_SUMS, map(sum, zip(*summed, strict=True)), strict=True)) if summed else {}
-            found = self._totals[kind] = Sums(**total)
+            summed = [sums for key, sums in self.cells.items() if kind is None or key.kind is kind]
+            found = self._totals[kind] = Sums(*map(sum, zip(*summed, strict=True)))
         return found
 
     @cached_property
@@ -285,7 +287,7 @@ class Signals:
     twice: str = ""
     applied: Applied | None = None
 
-    def confirms(self, number: Generation, *, pods: int, cores: int, trips: int) -> bool:
+    def confirms(self, number: Generation | Setpoint, *, pods: int, cores: int, trips: int) -> bool:
         """Whether so many cores of so many pods apply the setpoint of this number, and no more calls for a read-back.
 
         That is a watchdog that tripped more than so many times in all, and requests that wait: maybe none is let in.
@@ -307,7 +309,7 @@ class Signals:
         named += [(f"{name}.", vars(outcome)) for name, outcome in self.outcomes.items()]
         if isinstance(self.steps, StepWindow):
             odd = (sums for sums in self.steps.cells.values() if not sums.is_sane)
-            named += [("steps.", dict(zip(_SUMS, _figures(sums), strict=True))) for sums in odd]
+            named += [("steps.", sums._asdict()) for sums in odd]
             for number, draft in enumerate(self.steps.drafts, start=1):
                 named.append((f"drafts.{number}.", draft._asdict()))
             if (prompts := self.steps.prompts) is not None:
@@ -353,13 +355,13 @@ class PackedSteps:
         found = list(readings)
         keys = tuple([_key(reading.bucket, reading.kind) for reading in found])
         made = sum([reading.steps for reading in found])
-        return cls(keys, array("d", chain.from_iterable(map(_figures, found))), made)
+        return cls(keys, array("d", chain.from_iterable(map(_sums_of, found))), made)
 
     def cells(self) -> dict[CellKey, Sums]:
         """Sums by cell over all cores."""
         cells: dict[CellKey, Sums] = {}
         for number, key in enumerate(self.keys):
-            sums = Sums(**dict(zip(_SUMS, self.figures[number * len(_SUMS) : (number + 1) * len(_SUMS)], strict=True)))
+            sums = Sums(*self.figures[number * len(Sums._fields) : (number + 1) * len(Sums._fields)])
             cells[key] = cells[key].plus(sums) if key in cells else sums
         return cells
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -67,10 +67,7 @@ def changed(signals: Signals, change: Change) -> Signals:
     """All figures but the times and the number of engines."""
     steps, load = signals.steps, signals.load
     if isinstance(steps, StepWindow):
-        cells = {
-            key: Sums(**{field.name: change(getattr(sums, field.name)) for field in fields(Sums)})
-            for key, sums in steps.cells.items()
-        }
+        cells = {key: Sums(*map(change, sums)) for key, sums in steps.cells.items()}
         if (prompts := steps.prompts) is not None:
             prompts = PromptSums(tokens=change(prompts.tokens), squares=change(prompts.squares))
         steps = replace(steps, cells=cells, prompts=prompts)
