@@ -238,14 +238,18 @@ def _figure(value: float) -> float:
     return significant(value, _DIGITS)
 
 
-def _figures(part: object) -> Object:
+def _of_load(load: RequestLoad) -> Object:
     """All figures but those that are 0, or are not known where they need not be."""
-    given = {one: getattr(part, one.name) for one in fields(part)}  # type: ignore[arg-type]
+    given = {one: getattr(load, one.name) for one in fields(load)}
     return {
         one.name: _figure(value)
         for one, value in given.items()
         if value is not None and (value != 0 or one.default is None)
     }
+
+
+def _of_steps(sums: Sums) -> Object:
+    return {name: _figure(value) for name, value in sums._asdict().items() if value}
 
 
 def _unobserved(one: Unobserved) -> Object:
@@ -265,7 +269,7 @@ def _observation(observation: Observation, at: float) -> Object:
         "pods": observation.pods,
         "unseen": observation.unseen,
         "twice": observation.twice,
-        "load": _unobserved(load) if isinstance(load, Unobserved) else _figures(load),
+        "load": _unobserved(load) if isinstance(load, Unobserved) else _of_load(load),
     }
     if observation.applied is not None:
         seen["applied"] = list(vars(observation.applied).values())
@@ -273,7 +277,7 @@ def _observation(observation: Observation, at: float) -> Object:
         return seen
     if isinstance(steps, Unobserved):
         return seen | {"steps": _unobserved(steps)}
-    cells = [[key.bucket, key.kind.value, _figures(sums)] for key, sums in steps.cells.items()]
+    cells = [[key.bucket, key.kind.value, _of_steps(sums)] for key, sums in steps.cells.items()]
     window: Object = {"from": _figure(at - steps.start), "to": _figure(at - steps.end), "cells": cells}
     if (prompts := steps.prompts) is not None:
         window["prompts"] = [_figure(prompts.tokens), _figure(prompts.squares)]
