@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import httpx
 import pytest
 
 from flyball_lab.harness.waiting import eventually
 from support.cluster import Object
+from support.listening_kubectl import listening
 from support.live import Flyball, Service
 
 pytestmark = pytest.mark.cluster
@@ -26,19 +24,10 @@ def console_pod(flyball: Flyball) -> Object:
     return flyball.operator_pods()[0]
 
 
-@contextmanager
-def forwarded(pod: Object) -> Iterator[str]:
+def forwarded(pod: Object) -> AbstractContextManager[str]:
     """URL by which the pod's port answers here."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-    command = ["kubectl", "port-forward", "-n", namespace, f"pod/{name}", f":{PORT}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
-        try:
-            assert forwarding.stdout is not None
-            found = re.search(r"127\.0\.0\.1:(\d+)", forwarding.stdout.readline())
-            assert found, "kubectl said no port"
-            yield f"http://127.0.0.1:{found[1]}"
-        finally:
-            forwarding.terminate()
+    return listening("port-forward", "-n", namespace, f"pod/{name}", f":{PORT}")
 
 
 def test_who_may_forward_the_pods_ports_sees_a_service_and_changes_nothing(chat: Service, console_pod: Object) -> None:

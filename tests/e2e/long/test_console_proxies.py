@@ -23,6 +23,7 @@ from flyball_lab.repository import ROOT
 from support.binaries import imported
 from support.certificates import Authority
 from support.cluster import Object, get, items, kubectl, patch
+from support.listening_kubectl import listening
 from support.live import Flyball, Service
 from support.network_enforcement import connects, enforced
 from support.oidc_provider import PASSWORD, oidc_provider
@@ -142,19 +143,6 @@ def console_of_the_cluster(flyball: Flyball, chat: Service) -> Iterator[None]:
     flyball.install(console={"enabled": True, "service": True})
     yield
     flyball.install(console={"enabled": False, "service": False})
-
-
-@contextmanager
-def kubectl_proxy() -> Iterator[str]:
-    """The address of a `kubectl proxy`."""
-    with subprocess.Popen(["kubectl", "proxy", "--port=0"], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
-            assert found, "kubectl said no port"
-            yield f"http://{found[0]}"
-        finally:
-            process.terminate()
 
 
 def arrives(reader: Browser, start: str, end: str = "") -> None:
@@ -317,7 +305,7 @@ def test_kubectl_proxy_shows_the_console_below_the_path_of_its_service(
 ) -> None:
     (path,) = re.findall(r"`http://localhost:8001(/api/\S+)`", PAGE)
     path = path.replace("flyball-system", flyball.namespace).replace("flyball-console", f"{flyball.release}-console")
-    with kubectl_proxy() as address, browser() as reader:
+    with listening("proxy", "--port=0") as address, browser() as reader:
         root = f"{address}{path}"
         what_if = f"{root}services/{chat.namespace}/{chat.name}/what-if"
         eventually(lambda: "<output" in httpx.get(what_if).text, expecting="the Service has its pod, and that tunes")
