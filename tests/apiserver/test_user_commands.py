@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from flyball_lab.harness.manifests import DROP, Object, edited, good
+from flyball_lab.harness.terminal import on_terminal
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from support.cluster import apply, get, kubectl
-from support.terminals import on_terminal
 
 KIND = names.CRD_NAME
 MANIFEST = good(spec__replicas=0, spec__batching={"maxNumSeqs": 128})

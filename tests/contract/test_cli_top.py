@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flyball_lab.harness.manifests import Object, good
+from flyball_lab.harness.terminal import on_terminal
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.cli import top
 from flyball_operator.cli.entry import main
@@ -20,7 +21,6 @@ from flyball_operator.kube.api import NeverLeading, connected
 from flyball_operator.kube.configuration import kubeconfig
 from flyball_operator.kube.resources import INFERENCE_SERVICES, NAMESPACES
 from support.stored_api import Command, StoredApi, served
-from support.terminals import on_terminal
 
 
 def a_service(name: str, namespace: str = "team", *, ready: int = 1) -> Object:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flyball_lab.harness.manifests import Object, good
+from flyball_lab.harness.terminal import on_terminal
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from support.stored_api import Command, StoredApi, served
-from support.terminals import on_terminal
 
 
 def a_service(seqs: int) -> Object:

@@ -28,9 +28,9 @@ from flyball_engine.contract import (
 )
 from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner, setpoint
 from flyball_lab.harness.ports import free_port
+from flyball_lab.harness.terminal import hear_interrupts
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.simulator.presets import PRESETS
-from support.exercises import hear_interrupts
 from support.simulated import a_budget, two_classes
 from support.wrong_inputs.openai import SIMULATED, TOO_LARGE
 

@@ -15,6 +15,7 @@ from flyball_engine.contract import StrategyType
 from flyball_lab.benchmark.measurements import Measurement, Utilisation
 from flyball_lab.benchmark.points import EngineSetting, Point, PromptMix, WorkloadName
 from flyball_lab.benchmark.requests import Percentiles
+from flyball_lab.harness.terminal import hear_interrupts
 from flyball_lab.repository import ROOT
 
 #: A generator where there is no vLLM.
@@ -109,11 +110,6 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
 
 
-def hear_interrupts() -> None:
-    """As a process does that a person started."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def flyball_bench(
     *arguments: str, at: str | None = None, do: Callable[[subprocess.Popen[str]], None] = interrupt
 ) -> Ended:
@@ -125,7 +121,6 @@ def flyball_bench(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
-        # What runs in a shell's background ignores Ctrl-C, and so does all it starts: these tests, too, maybe.
         preexec_fn=hear_interrupts,  # noqa: PLW1509 – no thread of ours runs yet
     )
     assert process.stdout is not None

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from flyball_lab.harness.terminal import hear_interrupts
 from flyball_operator.cli.entry import main
 from flyball_operator.cli.replayed import ObservedWindows
 from flyball_operator.cli.time_range import TimeRange, rfc3339, time_range
 from flyball_operator.prometheus.recorded import Header, RecordingSource
 from flyball_operator.prometheus.vector import Vector, vector_of
 from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, Signals, StepWindow, Unobserved
-from support.exercises import hear_interrupts
 from support.past import BEGAN, STEP, manifest, recording
 
 Replayed = Callable[..., str]

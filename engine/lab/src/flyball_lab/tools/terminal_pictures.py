@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import struct
-import subprocess
-import sys
 import tempfile
-import termios
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from io import StringIO
@@ -21,6 +14,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from flyball_lab.harness.recorded_api import RecordedServices, recorded_api
+from flyball_lab.harness.terminal import COLUMNS, on_terminal
 
 #: What is played, by the names of the services. The first is watched.
 _SERVICES: Final = {
@@ -31,7 +25,6 @@ _SERVICES: Final = {
     "summaries": "slow-pod",
 }
 _WATCHED: Final = next(iter(_SERVICES))
-_COLUMNS, _ROWS = 80, 24
 #: What a frame begins and ends with.
 _HOME, _END = "\x1b[H", "\x1b[J"
 _REST_OF_LINE: Final = "\x1b[K"
@@ -75,28 +68,16 @@ def draw(folder: Path) -> None:
 
 
 def _frame(arguments: Sequence[str], environment: Mapping[str, str], *, number: int) -> str:
-    """What `flyball` with these arguments shows in its so-manieth frame, on a terminal of its own."""
-    outer, inner = pty.openpty()
-    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-    command = [sys.executable, "-m", "flyball_operator.cli", *arguments]
-    path = {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color"}
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
-    with subprocess.Popen(command, stdin=inner, stdout=inner, env=kept | path | dict(environment)) as process:
-        os.close(inner)
-        shown = b""
-        try:
-            while shown.count(_END.encode()) < number:
-                shown += os.read(outer, 65536)
-        finally:
-            process.terminate()
-            os.close(outer)
-    frame = shown.decode().split(_HOME)[number].partition(_END)[0]
+    """What `flyball` with these arguments shows on a terminal in frame `number`, counted from 1."""
+    with on_terminal(*arguments, **environment) as terminal:
+        terminal.expect(_END, times=number, expecting=f"frame {number}")
+    frame = terminal.shown.split(_HOME)[number].partition(_END)[0]
     return "\n".join(line.rstrip("\r") for line in frame.replace(_REST_OF_LINE, "").rstrip().split("\n"))
 
 
 def _svg(name: str, frame: str) -> str:
     """The frame in a window."""
-    console = Console(record=True, width=_COLUMNS, file=StringIO(), force_terminal=True, color_system="standard")
+    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="standard")
     console.print(Text.from_ansi(frame), no_wrap=True, crop=True)
     drawn = console.export_svg(title=f"flyball {name}", theme=MONOKAI, code_format=_WINDOW, unique_id=name)
     return "\n".join(line.rstrip() for line in drawn.splitlines() if line.strip()) + "\n"
