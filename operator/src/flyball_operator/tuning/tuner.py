@@ -33,6 +33,9 @@ WATCH_SECONDS: Final = 1.0
 #: A window of signals is that of so many ticks, and over so many new services are taken up if they are more than a few.
 TICKS_OF_A_WINDOW: Final = 3
 BEGUN_AT_ONCE: Final = 50
+#: Services that decide in one turn of the loop, some 10 ms. A thousand take seconds: no answer of an engine is read
+#: meanwhile, and open connections seem to have timed out. A turn for each is a fiftieth of a tick's processor time.
+DECIDED_AT_ONCE: Final = 10
 #: Services that are gone whose last generation is remembered: one whose namespace was out comes back with its engines.
 GONE_REMEMBERED: Final = 10_000
 #: Objects made between two looks for cycles of them: at least, and for each service. Every how manyth look is a deeper
@@ -164,14 +167,13 @@ class Tuner:
             attainment = await self._reader.attainment()
             judged = await self._judged()
         self._metrics.prometheus_seconds.observe(self._clock() - began)
-        for identity, observation in observations.items():
+        for number, (identity, observation) in enumerate(observations.items(), 1):
             tuner = self._tuners.get(identity[1])
             if tuner is not None and not tuner.lock.locked():
                 tick = partial(tuner.tick, observation, _of(attainment, identity), judged.get(identity))
                 work = tick if self._begin_at[identity[1]] <= began else tuner.take_over
                 group.create_task(self._guarded(tuner, work))
-                # It decides in one go. A thousand of them in one turn of the loop take seconds. No answer of an engine
-                # is read meanwhile, and open connections seem to have timed out.
+            if number % DECIDED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._metrics.tick_seconds.observe(self._clock() - began)
 
