@@ -101,8 +101,10 @@ def _proposed(state: TuningState, tick: Tick) -> tuple[TuningState, Proposal]:
         unseen = "" if blind is None else blind.detail
         return state, Proposal(policy=state.policy, hold=HoldReason.NOT_OBSERVED, trigger=unseen)
     load = observation.load
-    state = _weigh(_watch(state, observation, load, spec), observation, load, spec, tick.at)
-    return state, _wanted(state, observation, load, tick)
+    state = _watch(state, observation, load, spec)
+    workload = state.workload.workload(load, cores=observation.cores)
+    state = _weigh(state, workload, observation, load, spec, tick.at)
+    return state, _wanted(state, workload, observation, load, tick)
 
 
 def learn_steps(state: TuningState, window: StepWindow) -> TuningState:
@@ -129,13 +131,15 @@ def _watch(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
     )
 
 
-def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: TuningSpec, now: float) -> TuningState:
+def _weigh(
+    state: TuningState, workload: Workload | None, signals: Signals, load: RequestLoad, spec: TuningSpec, now: float
+) -> TuningState:
     """Hold the load against what the engines carry. Without a model that stays as it was known."""
     if not spec.objectives:
         return replace(state, balance=None, idle=False)
     if signals.cores < 1 or not capacity.due(state.balance, spec, now):
         return state
-    model, workload, before = state.step_time.model, _workload(state, load, signals), state.balance
+    model, before = state.step_time.model, state.balance
     if model is not None and workload is not None:
         found = _carried(state, model, workload, spec)
     elif before is not None and before.asked == capacity.asked(spec):
@@ -169,12 +173,12 @@ def _unweighed(state: TuningState, signals: Signals, load: RequestLoad, spec: Tu
     return replace(state, balance=None, desired=desired, idle=True)
 
 
-def _wanted(state: TuningState, signals: Signals, load: RequestLoad, tick: Tick) -> Proposal:
+def _wanted(state: TuningState, workload: Workload | None, signals: Signals, load: RequestLoad, tick: Tick) -> Proposal:
     """What the law wants."""
     spec = tick.spec
     if load.none:
         return Proposal(policy=state.policy, hold=HoldReason.IDLE, trigger="no requests")
-    model, workload = state.step_time.model, _workload(state, load, signals)
+    model = state.step_time.model
     if model is None or workload is None:
         first = state.workload.first_workload(load, cores=signals.cores)
         return _learning_policy(state, workload or first, tick, window=signals.window_seconds)
@@ -269,10 +273,6 @@ def inputs_of(model: StepModel, workload: Workload, spec: TuningSpec) -> Control
         spec.envelope,
     )
     return in_rounds(inputs, spec.stages)
-
-
-def _workload(state: TuningState, load: RequestLoad, signals: Signals) -> Workload | None:
-    return state.workload.workload(load, cores=signals.cores)
 
 
 def _learning(state: TuningState) -> str:

@@ -20,6 +20,7 @@ from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.trial_rollout import TrialRollout
 from flyball_operator.tuning.adapters import adapters_verdict
+from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.insight import weighed_load
 from flyball_operator.tuning.observe.signal_history import SignalHistory
@@ -81,6 +82,8 @@ class StatusReporter:
         self._counted: OrderOutcome | None = None
         self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
         self._workload = service.status.tuning.workload
+        #: The load that the workload of status was held against; it is weighed once per window.
+        self._weighed: Balance | None = None
         self._shown_load = Unchanged(status_codec.workload_of)
         self.history = DecisionHistory(service.status.tuning.decisions)
         not_deciding = events.reason(ConditionType.TUNED) == Reason.NOT_DECIDING
@@ -104,8 +107,10 @@ class StatusReporter:
         metrics.slow_pods(*labels, self._slow_pods.compare_pods(self._events))
         metrics.decided(*labels, decision, context.state.step_time.fit)
         self._capacity.note(context.state)
-        if (load := weighed_load(context.state, observation)) is not None:
-            self._workload = status_codec.workload_status(self._workload, load, self._shown_load)
+        if context.state.balance is not self._weighed:
+            self._weighed = context.state.balance
+            if (load := weighed_load(context.state, observation)) is not None:
+                self._workload = status_codec.workload_status(self._workload, load, self._shown_load)
         balance, idle = self._capacity.balance(context.state), self._capacity.idle(context.state)
         metrics.capacity(*labels, balance, idle=idle, nodes=context.spec.nodes)
         if (rescaled := self._scaling.note(context.state, context.spec, begun=not context.takes_over)) is not None:
