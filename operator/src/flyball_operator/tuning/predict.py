@@ -17,7 +17,8 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 #: Seconds that stand for a queue that only grows.
 UNBOUNDED: Final = 3600.0
-#: Halvings of a range that is searched: to a millionth of it.
+#: A range is searched to a thousandth of what is found, as limits stay up to a tenth; and halved so often at most.
+_FINE: Final = 1e-3
 _HALVINGS: Final = 20
 
 
@@ -68,11 +69,16 @@ def use(objective: LatencyObjective, predicted: Prediction, margins: Margins) ->
 
 
 def largest(most: float, holds: Callable[[float], bool]) -> float:
-    """The largest number up to `most` that something holds for, which holds for all below it; 0 if for none."""
+    """A number up to `most` that something holds for, and for all below it, but for none a thousandth larger.
+
+    0 if for none.
+    """
     if holds(most):
         return most
     low, high = 0.0, most
     for _ in range(_HALVINGS):
+        if high - low <= _FINE * low:
+            break
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
