@@ -1,8 +1,9 @@
-"""What linters say of the chart, whatever the values: kubeconform of fields and types, kube-score of good practice."""
+"""What linters say of the chart, whatever the values: kubeconform of fields and types, the others of good practice."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,51 @@ def test_a_pod_that_is_not_confined_is_found() -> None:
     assert "container-security-context-readonlyrootfilesystem" in scored(
         rendered({}).replace("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false")
     )
+
+
+@pytest.fixture(scope="module")
+def kube_linter() -> str:
+    """Path of a kube-linter that somebody has installed."""
+    found = shutil.which("kube-linter")
+    if found is None:
+        pytest.skip(
+            "no kube-linter is on PATH: the Go module proxy does not serve its module, so that hack/lib/binaries cannot"
+            " build it; a release of it is used where one is on PATH"
+        )
+    return found
+
+
+def linted(command: str, text: str) -> set[str]:
+    """What kube-linter finds in these objects with all its checks: `CHECK of KIND`.
+
+    It passes over kinds that it does not know.
+    """
+    options = ["--add-all-built-in", "--fail-if-no-objects-found", "--format", "json"]
+    done = subprocess.run(
+        [command, "lint", *options, "-"],
+        input=text, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    reports: list[dict[str, Any]] = json.loads(done.stdout)["Reports"] or []
+    return {f"{one['Check']} of {one['Object']['K8sObject']['GroupVersionKind']['Kind']}" for one in reports}
+
+
+def test_kube_linter_finds_nothing_but_reasoned_exceptions(kube_linter: str) -> None:
+    found = {name: linted(kube_linter, rendered(values)) for name, values in VALUES.items()}
+    allowed = EXCEPTIONS["kube-linter"].keys()
+    assert {name: checks - allowed for name, checks in found.items() if checks - allowed} == {}
+    assert allowed - set().union(*found.values()) == set(), "an exception for what is found no more"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "check"),
+    [
+        ("allowPrivilegeEscalation: false", "privileged: true", "privileged-container"),
+        ("path: /readyz, port: metrics", "path: /readyz, port: 8090", "readiness-port"),
+    ],
+    ids=["a privileged container", "a probe of a port that is not open"],
+)  # fmt: skip
+def test_kube_linter_finds_what_is_wrong(kube_linter: str, old: str, new: str, check: str) -> None:
+    text = rendered({})
+    assert old in text
+    assert f"{check} of Deployment" in linted(kube_linter, text.replace(old, new))
