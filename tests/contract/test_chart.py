@@ -552,6 +552,33 @@ def test_two_replicas_are_never_evicted_together() -> None:
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
 
 
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_common_labels_are_on_all_objects_but_the_crd_and_change_nothing_else(value_set: str) -> None:
+    without = [one for one in render(helm.values(value_set)) if one["kind"] != "CustomResourceDefinition"]
+    labelled = render(helm.values(value_set) | {"commonLabels": {"owner": "serving"}})
+    labelled = [one for one in labelled if one["kind"] != "CustomResourceDefinition"]
+    for one in labelled:
+        assert one["metadata"]["labels"].pop("owner") == "serving"
+    for deployment in of_kind(labelled, "Deployment"):
+        assert deployment["spec"]["template"]["metadata"]["labels"].pop("owner") == "serving"
+    assert labelled == without
+
+
+def test_labels_of_one_kind_of_object_win_over_common_ones() -> None:
+    objects = render(
+        {
+            "commonLabels": {"release": "all", "owner": "serving"},
+            "podLabels": {"owner": "platform"},
+            "metrics": {"podMonitor": {"engines": True, "labels": {"release": "kube-prometheus-stack"}}},
+        }
+    )
+    (monitor,) = of_kind(objects, "PodMonitor")
+    (deployment,) = of_kind(objects, "Deployment")
+    of_monitor, of_pod = monitor["metadata"]["labels"], deployment["spec"]["template"]["metadata"]["labels"]
+    assert (of_monitor["release"], of_monitor["owner"]) == ("kube-prometheus-stack", "serving")
+    assert (of_pod["release"], of_pod["owner"]) == ("all", "platform")
+
+
 def test_a_digest_beats_the_tag_and_the_plugin_follows_the_registry() -> None:
     digest = "sha256:" + "a" * 64
     image = {"registry": "mirror.example.com/x", "repository": "operator", "tag": "1", "digest": digest}
@@ -653,6 +680,9 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"image": {"repository": "flyball..operator"}}, "'flyball..operator' does not match pattern"),
     ({"image": {"registry": "https:/mirror"}}, "'https:/mirror' does not match pattern"),
     ({"resources": {"limits": {"memory": "1 GB"}}}, "'1 GB' does not match pattern"),
+    ({"commonLabels": {"owner": "my team"}}, "at '/commonLabels/owner': 'my team' does not match pattern"),
+    ({"commonLabels": {"owner": 7}}, "at '/commonLabels/owner': got number, want string"),
+    ({"commonLabels": {"helm.sh/chart": "mine"}}, "accepted: labels outside of app.kubernetes.io/, helm.sh/"),
     ({"metrics": {"podMonitor": {"interval": "0s"}}}, "'0s' does not match pattern"),
     ({"log": {"level": "debug"}}, "value must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
     ({"metrics": {"podMonitor": {"engines": "yes"}}}, "got string, want boolean"),

@@ -43,6 +43,7 @@ ALL_ON: Object = {
         "prometheusRule": {"enabled": True},
         "dashboards": {"enabled": True},
     },
+    "commonLabels": {"owner": "serving"},
     "imagePullSecrets": [{"name": "mirror"}],
     "tolerations": [{"key": "control-plane", "operator": "Exists"}],
     "nodeSelector": {"kubernetes.io/arch": "amd64"},

@@ -25,10 +25,18 @@ app.kubernetes.io/component: operator
 {{- end -}}
 
 {{- define "flyball.labels" -}}
-{{ include "flyball.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "flyball.labelsWith" (dict "root" . "own" dict) }}
+{{- end -}}
+
+{{- /* `own`: labels that other values give an object. Where a key is in both, they win over the common ones. */ -}}
+{{- define "flyball.labelsWith" -}}
+{{ include "flyball.selector" .root }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with merge (dict) (default dict .own) (default dict .root.Values.commonLabels) }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- /* Of the pod of helm test: the operator's selector must not find it. */ -}}
@@ -42,6 +50,9 @@ app.kubernetes.io/component: test
 {{- define "flyball.testMetadata" -}}
 labels:
   {{- include "flyball.testLabels" . | nindent 2 }}
+  {{- with .Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 annotations:
   helm.sh/hook: test
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
