@@ -21,30 +21,48 @@ _KEPT_ANNOTATIONS: Final = (f"{names.GROUP}/", "prometheus.io/", "deployment.kub
 _FREE_ANNOTATIONS: Final = frozenset({names.ANNOTATION_TUNING_REASON})
 #: Fields that are left out: they repeat others, in another form.
 _DROPPED: Final = frozenset({"managedFields"})
-#: Fields whose text is never shown.
-_SECRET_FIELDS: Final = frozenset({"password", "token", "apikey", "secret", "privatekey", "credentials"})
+#: What a value is called that is never shown, at the end of a name.
+_SECRET_NAME: Final = (
+    r"(?:password|passwd|passphrase|token|secret|credentials?|(?:api|access|secret|private|account)[-_]?key)"
+)
+#: Fields whose text is never shown: `token`, `clientSecret`, `secretAccessKey`.
+_SECRET_FIELD: Final = re.compile(
+    rf"(?:\w*[-_])?(?:auth|bearer|client|session|access|secret)?{_SECRET_NAME}", re.IGNORECASE
+)
 #: Mappings all of whose values go.
 _SECRET_MAPPINGS: Final = frozenset({"volumeAttributes", "options", "stringData"})
-_SECRET_WORDS: Final = r"(?:key|apikey|keyfile|token|password|passwd|secret|credential|credentials|auth)"
-#: An argument whose name has such a word: `--api-key`, `--hf_token`, but not `--max-num-batched-tokens`.
-_SECRET_FLAG: Final = re.compile(rf"--?(?:\w+[-_.])*{_SECRET_WORDS}(?:[-_.]\w+)*", re.IGNORECASE)
-#: Not inside a word: `per-token 50.0 %` is an objective and its figure.
+#: An argument whose name has such a word: `--api-key`, `--hf_token`, but not `--max-num-batched-tokens`. Words have no
+#: separator in them: where both could match it, a line of underscores would take for ever.
+_SECRET_FLAG: Final = re.compile(
+    rf"--?(?:[a-z0-9]*[-_.])*(?:[a-z0-9]*{_SECRET_NAME}|key|keyfile|auth|headers?)(?:[-_.][a-z0-9]*)*", re.IGNORECASE
+)
+#: What stands in quotes, or up to a blank. JSON within JSON escapes its quotes. Where the closing one was cut off, all
+#: of the line. Its length has a bound, so that many such quotes do not take for ever.
+_VALUE: Final = r"(?:(?P<quote>\\*[\"'])(?:.{0,4000}?(?<!\\)(?P=quote)|.*)|(?!--)(?:[^\s\"'}\\]|\\(?![\"']))+)"
+#: In a text, also as an item of a list. Not inside a word: `per-token 50.0 %` is an objective and its figure.
 _FLAG_IN_TEXT: Final = re.compile(
-    rf"(?<![\w-])({_SECRET_FLAG.pattern})([=\s]+)(\"[^\"]*\"|'[^']*'|[^\s\"']+)", re.IGNORECASE
+    rf"(?<![\w-])(?P<name>{_SECRET_FLAG.pattern}(?:\s*=\s*|\s+|\\*[\"']\s*,\s*)){_VALUE}", re.IGNORECASE
 )
 #: The same of settings and JSON in a text. Of fewer words: `signing-key: not there` is a finding.
-_ASSIGNED: Final = re.compile(
-    r"((?:api[-_]?key|token|password|passwd|secret|credentials)[\"']?\s*[=:]\s*)"
-    r"(\"[^\"]*\"|'[^']*'|[^\s\"',}]+)",
-    re.IGNORECASE,
-)
+_ASSIGNED: Final = re.compile(rf"(?P<name>{_SECRET_NAME}(?:\\*[\"'])?\s*[=:]\s*){_VALUE}", re.IGNORECASE)
 #: What looks like a credential wherever it stands.
 _CREDENTIALS: Final = (
     (re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL), REDACTED),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), REDACTED),
     (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {REDACTED}"),
-    (re.compile(r"\b(?:hf_|sk-|ghp_|glpat-|xox[a-z]-|AKIA)[\w-]{8,}"), REDACTED),
-    (re.compile(r"(\w://)[^/\s@\"']+@"), rf"\1{REDACTED}@"),
+    # A header, up to its end: what follows the scheme, or several cookies.
+    (
+        re.compile(r"\b((?:authorization|cookie)(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\"'\\\r\n]+", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    # Tokens of Hugging Face, OpenAI, GitHub, GitLab, Docker, NVIDIA, Slack, AWS and Google.
+    (
+        re.compile(r"\b(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|dckr_pat_|nvapi-|xox[a-z]-|AKIA|ASIA|AIza)[\w-]{8,}"),
+        REDACTED,
+    ),
+    (re.compile(r"(\w://)[^/\s?#\"']+@"), rf"\1{REDACTED}@"),
+    # Of an address that is signed.
+    (re.compile(r"([?&][\w-]*(?:sig|signature|credential|key|token)=)[^&\s\"'\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
 )
 #: Deeper than any object of Kubernetes is.
 _DEEPEST: Final = 60
@@ -86,7 +104,7 @@ def _is_kept(annotation: str) -> bool:
 
 
 def _is_secret(field: str) -> bool:
-    return field.replace("_", "").replace("-", "").lower() in _SECRET_FIELDS
+    return _SECRET_FIELD.fullmatch(field) is not None
 
 
 def _arguments(found: Sequence[Any]) -> Iterator[Any]:
@@ -108,5 +126,10 @@ def text(found: str) -> str:
     """A text, such as a log, without what looks like a credential."""
     for pattern, instead in _CREDENTIALS:
         found = pattern.sub(instead, found)
-    found = _FLAG_IN_TEXT.sub(rf"\1\2{REDACTED}", found)
-    return _ASSIGNED.sub(rf"\1{REDACTED}", found)
+    return _ASSIGNED.sub(_without_value, _FLAG_IN_TEXT.sub(_without_value, found))
+
+
+def _without_value(found: re.Match[str]) -> str:
+    """A name, and that its value is redacted, in the quotes that it had: JSON stays JSON."""
+    quote = found["quote"] or ""
+    return f"{found['name']}{quote}{REDACTED}{quote}"
