@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 from kubernetes.aio import client, config
 
-from flyball_operator.kube.api import KubeApi, NeverLeading, Unfenced
+from flyball_operator.kube.api import KubeApi, NeverLeading, Unfenced, connected
 from flyball_operator.kube.errors import (
     ClusterError,
     NotFoundError,
@@ -80,6 +81,26 @@ def api(monkeypatch: pytest.MonkeyPatch, made: Client, *, leading: bool = True) 
 def test_whatever_goes_wrong_is_an_unavailable_server(monkeypatch: pytest.MonkeyPatch, answer: Client) -> None:
     with pytest.raises(UnavailableError):
         asyncio.run(api(monkeypatch, answer).get(LEASES, "ns", "lease"))
+
+
+async def test_why_it_cannot_be_asked_is_said_in_words() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        # Bound and not listening: nobody answers, and nobody else can take the port meanwhile.
+        assert await refused(f"http://127.0.0.1:{port}") == f"127.0.0.1:{port} cannot be reached: Connection refused"
+        silent.listen()
+        assert await refused(f"http://127.0.0.1:{port}", within=0.1) == "no answer in time"
+
+
+async def refused(host: str, *, within: float = 60.0) -> str:
+    """What is said of a read from a server that is not there, behind the call."""
+    configuration = client.Configuration()
+    configuration.host = host
+    async with connected(configuration, "flyball-test", NeverLeading(), instance="pod-1") as made:
+        with pytest.raises(UnavailableError) as raised:
+            await made.get(LEASES, "ns", "lease", within=within)
+    return str(raised.value).removeprefix(f"GET {LEASES.path('ns', 'lease')}: ")
 
 
 def test_an_event_that_is_too_long_for_the_client_is_an_unavailable_server(monkeypatch: pytest.MonkeyPatch) -> None:

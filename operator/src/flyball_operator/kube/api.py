@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, Protocol
@@ -155,7 +156,7 @@ class KubeApi:
                     raise of_status(int(status.get("code") or 0), str(status.get("message") or ""))
                 yield event
         except _AWAY as error:
-            raise UnavailableError(f"{call}: {type(error).__name__}: {error}") from error
+            raise UnavailableError(f"{call}: {_why(error)}") from error
         finally:
             response.response.close()
 
@@ -303,7 +304,7 @@ class KubeApi:
         try:
             answer = await response.read()
         except _AWAY as error:
-            raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+            raise UnavailableError(f"{method} {path}: {_why(error)}") from error
         if response.status >= 300:
             raise from_response(response.status, answer)
         return bytes(answer)
@@ -328,7 +329,25 @@ class KubeApi:
             )
             return await self._client.call_api(*request, _request_timeout=float(within))
         except _AWAY as error:
-            raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+            raise UnavailableError(f"{method} {path}: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """Why the API server could not be asked. What the HTTP library says names its own classes, or is empty."""
+    match error:
+        case TimeoutError():
+            return "no answer in time"
+        case aiohttp.ClientConnectorDNSError():
+            return f"the name {error.host} is not known"
+        case aiohttp.ClientConnectorCertificateError():
+            why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+            return f"the certificate of {error.host}:{error.port} is not accepted: {why}"
+        case aiohttp.ClientConnectorError():
+            # asyncio has words of its own for an error number.
+            why = os.strerror(error.os_error.errno) if error.os_error.errno else error.os_error
+            return f"{error.host}:{error.port} cannot be reached: {why}"
+        case _:
+            return f"{type(error).__name__}: {error}"
 
 
 def _object(answer: bytes, call: str) -> Object:
