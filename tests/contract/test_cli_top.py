@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 from collections.abc import Iterator
@@ -139,6 +140,21 @@ async def test_after_a_version_that_is_too_old_all_are_listed_anew(
             async with top._followed(live):
                 await asyncio.to_thread(eventually, lambda: ("team", "late") in live.rows, expecting="a new list")
     assert not live.trouble
+
+
+async def test_a_table_that_nothing_follows_any_more_ends(
+    api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with followed(api, tmp_path, monkeypatch):
+        configuration, _ = await kubeconfig(None)
+        async with connected(configuration, "test", NeverLeading(), instance="test") as client:
+            live = top.Services(client, None, "")
+            await live.list()
+            # As no API server sends it, but what stands between might.
+            api.watched.put({"type": "MODIFIED"})
+            with pytest.raises(KeyError):
+                async with top._followed(live) as following, asyncio.timeout(60):
+                    await top._show(live, following, argparse.Namespace(sort="name", interval=0.01))
 
 
 def test_on_a_terminal_it_is_live_until_ctrl_c_and_leaves_the_terminal_as_it_was(

@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
             if live.rows:
                 print("\n".join(_lines(ordered(live.rows.values(), options.sort), columns())))
         else:
-            async with _followed(live):
-                await _show(live, options)
+            async with _followed(live) as following:
+                await _show(live, following, options)
         return 0
 
     return asked(options, work)
@@ -147,18 +147,21 @@ def _coloured(line: str, one: Row) -> str:
 
 
 @asynccontextmanager
-async def _followed(live: Services) -> AsyncIterator[None]:
+async def _followed(live: Services) -> AsyncIterator[asyncio.Future[None]]:
     following = asyncio.ensure_future(live.follow())
     try:
-        yield
+        yield following
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def _show(live: Services, options: argparse.Namespace) -> None:
+async def _show(live: Services, following: asyncio.Future[None], options: argparse.Namespace) -> None:
     with Screen(sys.stdout) as screen:
         while True:
+            if following.done():
+                # It ends by a bug alone. A table that nothing follows any more would look as if nothing happened.
+                following.result()
             rows = ordered(live.rows.values(), options.sort)
             head = f"{summary(rows)}, by {options.sort}" + (f"; not current: {live.trouble}" if live.trouble else "")
             screen.draw([cut(printable(head), screen.columns), *_lines(rows, screen.columns)])
