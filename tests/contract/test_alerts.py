@@ -324,6 +324,12 @@ def test_a_rule_asks_for_metrics_that_there_are(rule: dict[str, Any]) -> None:
     expect_known_metrics(rule["expr"])
 
 
+def expect_one_service(arguments: list[str]) -> None:
+    """`flyball` takes them, and they name both of a service."""
+    found = parser().parse_args([{"NAME": "chat", "NAMESPACE": "team"}.get(one, one) for one in arguments])
+    assert (found.name, found.namespace) == ("chat", "team")
+
+
 def expect_known_metrics(query: str) -> None:
     known = set(re.findall(r"^\| `(flyball_\w+)` ", metrics.metrics_page(), flags=re.MULTILINE)) | set(MetricName)
     asked = set(re.findall(r"\bflyball_\w+", re.sub(r"flyball_dev\w*", "", query)))
@@ -337,10 +343,18 @@ def test_where_to_look_begins_with_a_command_or_a_query(alert: str) -> None:
     step = first_step(alert)
     command, *arguments = shlex.split(step)
     if command == "flyball":
-        assert parser().parse_args(arguments).name == "NAME"
+        expect_one_service(arguments)
     elif command != "kubectl":
         promtool("promql", "format", step, "--experimental")
         expect_known_metrics(step)
+
+
+def test_commands_in_what_to_do_name_the_service() -> None:
+    actions = [rule["annotations"]["action"] for rule in alerts.rules() if "alert" in rule]
+    commands = [command for action in actions for command in re.findall(r"`flyball ([^`]+)`", action)]
+    assert commands
+    for command in commands:
+        expect_one_service(shlex.split(command))
 
 
 def test_the_chart_installs_the_rules_where_they_are_asked_for() -> None:
