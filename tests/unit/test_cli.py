@@ -52,6 +52,18 @@ def test_the_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
     assert "130  Ctrl-C" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["", *(one.name for one in commands_of(parser()) if one.name != "bench")])
+def test_a_help_fits_a_terminal_of_80_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > 80] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [(("--help",), 0, "usage: flyball-bench"), (("run", "--no-such"), 2, "flyball-bench run: error")],

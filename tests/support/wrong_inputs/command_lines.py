@@ -153,6 +153,17 @@ FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("", ("required: command",)),
     ("seize", ("invalid choice: 'seize'", "crd", "size")),
     ("crd --hashes", ("usage: flyball crd", "unrecognized arguments: --hashes")),
+    (
+        "why inferenceservice/chat",
+        (
+            "usage: flyball why",
+            "NAME: 'inferenceservice/chat' is no name of an object",
+        ),
+    ),
+    ("pause ../chat", ("NAME: '../chat' is no name of an object", "accepted: lower case letters, digits, '-' and '.'")),
+    ("explain Chat", ("NAME: 'Chat' is no name of an object", "such as chat")),
+    ("top -n a/b", ("-n/--namespace: 'a/b' is no name of an object", "such as chat")),
+    ("doctor --operator-namespace=", ("--operator-namespace: '' is no name of an object", "such as chat")),
     ("size x --gpus L4", ("usage: flyball size", "--gpu NAME", "unrecognized arguments: --gpus")),
     ("size x --gpu L4 --memory 1GiB", ("--memory", "not allowed with argument --gpu")),
     ("size x --context many", ("--context", "invalid int value: 'many'")),

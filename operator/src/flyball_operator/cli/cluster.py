@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,14 +27,32 @@ _LEAST_INTERVAL: Final = 0.5
 _MOST_INTERVAL: Final = 3600.0
 
 
+#: A name as Kubernetes takes it of objects. All else would lead to another path of the API server.
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+
+
 class NotHadError(Exception):
     """What a command works on is not to be had; the message says why."""
 
 
 def add_options(parser: argparse.ArgumentParser, *, namespace_help: str) -> None:
     """Which cluster and namespace."""
-    parser.add_argument("-n", "--namespace", metavar="NAME", help=namespace_help)
+    parser.add_argument("-n", "--namespace", type=object_name, metavar="NAME", help=namespace_help)
     parser.add_argument("--context", metavar="NAME", help="of the kubeconfig: the current one")
+
+
+def add_name(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """Which service."""
+    nargs = "?" if optional else None
+    parser.add_argument("name", nargs=nargs, type=object_name, metavar="NAME", help="of the InferenceService")
+
+
+def object_name(text: str) -> str:
+    """An argument that is a name. Raises `ArgumentTypeError`."""
+    if _NAME.fullmatch(text) is None:
+        accepted = "lower case letters, digits, '-' and '.', such as chat"
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of an object; accepted: {accepted}")
+    return text
 
 
 def add_output(parser: argparse.ArgumentParser, *, shape: str, page: bool = False) -> None:

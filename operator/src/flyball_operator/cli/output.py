@@ -23,7 +23,8 @@ EXIT_CODES: Final = """\
 exit codes of flyball:
   0    done
   1    not had, such as no cluster; doctor: a check failed; diff: changes
-  2    an option or the input is wrong, or the output cannot be written; diff: any error
+  2    an option or the input is wrong, or the output cannot be written;
+       diff: any error
   130  Ctrl-C
   141  the reader of the output went away
 """

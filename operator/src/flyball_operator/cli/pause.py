@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from flyball_operator.api.objects import Object
-from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in, one_service
+from flyball_operator.cli.cluster import JSON, NotHadError, add_name, add_options, add_output, asked_in, one_service
 from flyball_operator.cli.pausing import LONGEST_REASON, Patch, as_json, as_text, pausing, resuming, wrong_reason
 from flyball_operator.cli.terminal import wrapped
 
@@ -47,7 +47,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="of the InferenceService")
+    add_name(parser)
     add_options(parser, namespace_help="its namespace: that of the kubeconfig's context")
     add_output(parser, shape=_SHAPE)
 

@@ -29,7 +29,7 @@ class WrongServiceError(Exception):
 
 def add_options(parser: argparse.ArgumentParser, *, file_help: str) -> None:
     """NAME, and what else says which service is meant."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="of the InferenceService")
+    cluster.add_name(parser, optional=True)
     cluster.add_options(parser, namespace_help="its namespace: that of the kubeconfig's context")
     parser.add_argument("-f", "--file", metavar="FILE", help=file_help)
 

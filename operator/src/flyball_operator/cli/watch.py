@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from flyball_operator.api.objects import timestamp
-from flyball_operator.cli.cluster import JSON, add_interval, add_options, add_output, asked_in, one_service
+from flyball_operator.cli.cluster import JSON, add_interval, add_name, add_options, add_output, asked_in, one_service
 from flyball_operator.cli.terminal import Screen, columns, printable, redraws
 from flyball_operator.cli.top_rows import cut
 from flyball_operator.cli.watch_chart import Sample, as_json, chart, sample
@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "needs get of inferenceservices.serving.flyball.dev. Ctrl-C ends it with exit code 130; exit code 1: there is "
         "no such service, or no more.",
     )
-    parser.add_argument("name", metavar="NAME", help="of the InferenceService")
+    add_name(parser)
     add_options(parser, namespace_help="its namespace: that of the kubeconfig's context")
     add_interval(parser)
     parser.add_argument("--once", action="store_true", help="print it once; so it is without a terminal, too")

@@ -13,6 +13,7 @@ from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_servi
 from flyball_operator.cli.cluster import (
     JSON,
     NotHadError,
+    add_name,
     add_options,
     add_output,
     asked_in,
@@ -41,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "with get of deployments (leaderworkersets where nodes is above 1) and leases and list of pods and events in "
         "the namespace it says more. Exit code 1: there is no such service.",
     )
-    parser.add_argument("name", metavar="NAME", help="of the InferenceService")
+    add_name(parser)
     add_options(parser, namespace_help="its namespace: that of the kubeconfig's context")
     add_output(parser, shape=_SHAPE)
     parser.set_defaults(run=run, parser=parser)
