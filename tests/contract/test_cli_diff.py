@@ -192,6 +192,9 @@ def test_an_example_of_two_documents_has_one_service(
     [
         ({"kind": "Deployment"}, "kind is 'Deployment', accepted: InferenceService"),
         ({"kind": "InferenceService", "metadata": {}}, "no metadata.name"),
+        ({"kind": "InferenceService", "metadata": {"name": ""}}, "metadata.name: '' is no name of an object"),
+        ({"kind": "InferenceService", "metadata": {"name": "a/b"}}, "metadata.name: 'a/b' is no name of an object"),
+        (edited(MANIFEST, {"metadata.namespace": "../x"}), "metadata.namespace: '../x' is no name of an object"),
         (None, "is empty"),
     ],
 )

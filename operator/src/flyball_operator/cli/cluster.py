@@ -49,10 +49,16 @@ def add_name(parser: argparse.ArgumentParser, *, optional: bool = False) -> None
 
 def object_name(text: str) -> str:
     """An argument that is a name. Raises `ArgumentTypeError`."""
-    if _NAME.fullmatch(text) is None:
-        accepted = "lower case letters, digits, '-' and '.', such as chat"
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of an object; accepted: {accepted}")
+    if (wrong := wrong_name(text)) is not None:
+        raise argparse.ArgumentTypeError(wrong)
     return text
+
+
+def wrong_name(found: object) -> str | None:
+    """Why this is no name, None if it is one."""
+    if isinstance(found, str) and _NAME.fullmatch(found):
+        return None
+    return f"{found!r} is no name of an object; accepted: lower case letters, digits, '-' and '.', such as chat"
 
 
 def add_output(parser: argparse.ArgumentParser, *, shape: str, page: bool = False) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from flyball_operator.api.objects import Object, annotation
-from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in
+from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in, wrong_name
 from flyball_operator.cli.manifest_changes import LAST_APPLIED, as_json, as_lines, changes, merge_patch
 from flyball_operator.cli.output import WRONG_INPUT
 from flyball_operator.cli.pods_owner import pods_owner
@@ -71,10 +71,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _placed(manifest: Mapping[str, Any], asked: str | None, fallback: str) -> Object:
-    """The manifest with its namespace. Raises `NotHadError` where it has no name, or another namespace."""
+    """The manifest with its namespace. Raises `NotHadError` where it has no name, a wrong one, or another namespace."""
     meta = manifest.get("metadata")
-    if not isinstance(meta, Mapping) or not isinstance(meta.get("name"), str):
+    if not isinstance(meta, Mapping) or "name" not in meta:
         raise NotHadError("the manifest has no metadata.name, accepted: the name of a service")
+    for field, value in (("name", meta["name"]), ("namespace", meta.get("namespace") or fallback)):
+        if (wrong := wrong_name(value)) is not None:
+            raise NotHadError(f"the manifest's metadata.{field}: {wrong}")
     if asked is not None and meta.get("namespace") not in (None, asked):
         raise NotHadError(f"the manifest's metadata.namespace is {meta['namespace']}, --namespace is {asked}")
     # What the API server wrote last, as `kubectl get -o yaml` shows it, is nobody's wish.
