@@ -22,6 +22,8 @@ OWNED = (
     "--model=/m", "--served-model-name=chat", "--host=0.0.0.0", "--port=8000", "--max-num-seqs=16",
     "--max-num-batched-tokens=2048", "--max-num-active-seqs=16", "--max-num-scheduled-tokens=2048",
     "--tensor-parallel-size=1", "--enable-prefix-caching", "--shutdown-timeout=60",
+    # vLLM draws an engine's id anew whenever it reads this.
+    '--kv-transfer-config={"kv_connector":"ExampleConnector","kv_role":"kv_producer"}',
 )  # fmt: skip
 
 #: What is the user's to say.
@@ -35,6 +37,8 @@ TAKEN: tuple[tuple[str, ...], ...] = (
     ("--hf-token",),
     ("--api-server-count=4", "--data-parallel-size=2"),
 )
+#: Fields of an argument that is Flyball's, which the parser would put into it.
+CHANGING = (("--kv-transfer-config.kv_role", "kv_both"), ("--kv-transfer-config.kv_connector_extra_config.a", "b"))
 CONTRADICTING = ("--max-num-seqs=32", "--max-num-batched-tokens=16", "--max-num-active-seqs=33")
 
 
@@ -60,7 +64,7 @@ def verdicts(
     vllm_python: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[str, ...], Verdict]:
     """What the parser makes of every command line of this file, asked once: it takes seconds to load."""
-    lines = [*REFUSED, *WRONG, *TAKEN]
+    lines = [*REFUSED, *WRONG, *TAKEN, *CHANGING]
     questions = json.dumps([*((line, [*OWNED, "--no-such-argument=3"]) for line in lines), ([], CONTRADICTING)])
     variables = environment(tmp_path_factory.mktemp("home"), python_path=[plugin])
     asked = subprocess.run(
@@ -97,6 +101,13 @@ def test_is_taken_with_the_users_first_and_the_owned_ones_last(
     assert verdicts[line].refused == []
     assert verdicts[line].arguments == [*line, *(token for token in OWNED if token not in dropped)]
     assert verdicts[line].dropped == [*dropped, "--no-such-argument=3"]
+
+
+@pytest.mark.parametrize("line", CHANGING, ids=" ".join)
+def test_a_field_of_an_argument_that_is_flyballs_is_refused(
+    verdicts: dict[tuple[str, ...], Verdict], line: tuple[str, ...]
+) -> None:
+    assert verdicts[line].refused == ["the arguments change --kv-transfer-config, which is Flyball's to set"]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from support.wrong_batching import WRONG_BATCHING
 from support.wrong_canaries import WRONG_CANARIES
 from support.wrong_classes import WRONG_CLASSES
 from support.wrong_gateways import WRONG_GATEWAYS
+from support.wrong_kv_transfer import WRONG_KV_TRANSFER
 from support.wrong_models import WRONG_MODELS
 from support.wrong_nodes import WRONG_NODES
 from support.wrong_pods import GPU, WRONG_PODS
@@ -446,6 +447,7 @@ WRONG = (
     ),
     *WRONG_PODS,
     *WRONG_SPECULATION,
+    *WRONG_KV_TRANSFER,
     *WRONG_VOLUMES,
 )
 """Refused by the CRD's schema or CEL, and by `flyball_operator.api.parse`."""

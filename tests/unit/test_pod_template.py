@@ -501,3 +501,40 @@ def test_who_drafts_with_another_model_is_told_which() -> None:
 
 def test_without_speculation_the_engine_is_told_nothing_of_it() -> None:
     assert not [one for one in owned() if "speculative" in one]
+
+
+def kv_transfer_config(**asked: Any) -> Object:
+    transfer = {"role": "Producer", "connector": "NixlConnector", **asked}
+    (argument,) = (one for one in owned(spec__engine__kvTransfer=transfer) if one.startswith("--kv-transfer-config="))
+    found: Object = json.loads(argument.partition("=")[2])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("role", "of_vllm"), [("Producer", "kv_producer"), ("Consumer", "kv_consumer"), ("Both", "kv_both")]
+)
+def test_an_engine_that_transfers_kv_cache_is_told_its_connector_and_role(role: str, of_vllm: str) -> None:
+    assert kv_transfer_config(role=role) == {"kv_connector": "NixlConnector", "kv_role": of_vllm}
+
+
+def test_what_only_a_connector_knows_reaches_it_as_it_was_written() -> None:
+    several = {"connectors": [{"kv_connector": "NixlConnector", "kv_role": "kv_both"}], "lmcache.mp.port": 6667}
+    config = kv_transfer_config(
+        connector="MultiConnector",
+        connectorModulePath="my_package.my_connector",
+        bufferDevice="cpu",
+        loadFailurePolicy="Recompute",
+        extraConfig=several,
+    )
+    assert config == {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_module_path": "my_package.my_connector",
+        "kv_buffer_device": "cpu",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": several,
+    }
+
+
+def test_without_kv_transfer_the_engine_is_told_nothing_of_it() -> None:
+    assert not [one for one in owned() if "kv-transfer" in one]

@@ -7,6 +7,7 @@ all resolved by the parser that will read the command line later. So whatever it
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import importlib
 import logging
@@ -225,11 +226,15 @@ def _explain(arguments: Arguments, message: str) -> str:
 def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[str]) -> list[str]:
     """Why the whole command line must not be used: owned values that do not hold in it, or contradict each other."""
     try:
-        alone, whole = arguments.parse(owned), arguments.parse(command)
+        alone, again, whole = (arguments.parse(tokens) for tokens in (owned, owned, command))
     except ArgumentsError as error:
         return [f"vLLM does not take the arguments: {error}"]
     # The last word on ownership, in case the parser of some version can be talked into something not thought of here.
-    changed = [dest for dest in alone.destinations() if getattr(alone, dest) != getattr(whole, dest)]
+    changed = [
+        dest
+        for dest in alone.destinations()
+        if not _says_the_same(getattr(alone, dest), getattr(whole, dest), again=getattr(again, dest))
+    ]
     reasons = [f"the arguments change --{dest.replace('_', '-')}, which is Flyball's to set" for dest in changed]
     servers = getattr(whole, _SERVERS, None)
     if servers is not None and servers < 1 and not getattr(alone, _HEADLESS, None):
@@ -237,6 +242,20 @@ def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[
             f"--api-server-count must be at least 1, is {servers}: without an API server no probe is answered"
         )
     return reasons or _contradictions(alone)
+
+
+def _says_the_same(one: Any, other: Any, *, again: Any) -> bool:
+    """Whether two values are of one argument.
+
+    `again`: what the argument of `one` was parsed to once more. Some fields differ then: vLLM draws the id of an engine
+    that transfers KV cache at random.
+    """
+    if one == other:
+        return True
+    if not dataclasses.is_dataclass(one) or type(one) is not type(other):
+        return False
+    values = ((getattr(one, o.name), getattr(again, o.name), getattr(other, o.name)) for o in dataclasses.fields(one))
+    return all(first != second or first == third for first, second, third in values)
 
 
 def _contradictions(given: argparse.Namespace) -> list[str]:

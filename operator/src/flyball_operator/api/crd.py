@@ -41,6 +41,7 @@ _KEPT: Final = (
     "x-kubernetes-int-or-string",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
+    "x-kubernetes-preserve-unknown-fields",
     VALIDATIONS,
 )
 

@@ -17,6 +17,7 @@ from flyball_engine.contract import Metric
 from flyball_operator.api.adapters import Adapter
 from flyball_operator.api.base import Check, Mode, Model, Overload, without_default
 from flyball_operator.api.gateway import Gateway
+from flyball_operator.api.kv_transfer import KVRole
 from flyball_operator.api.model_source import AccessMode, ModelSource
 from flyball_operator.api.pod import PodTemplate
 from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
@@ -70,6 +71,10 @@ _SPECULATIVE: Final = (
     *("--speculative-config", "--speculative_config", "-sc"),
     *("--spec-method", "--spec_method", "--spec-model", "--spec_model", "--spec-tokens", "--spec_tokens"),
 )
+
+
+#: Arguments that say what `spec.engine.kvTransfer` says, or make vLLM replace its connector; fields stand behind a dot.
+_KV_TRANSFER: Final = ("--kv-transfer-config", "--kv_transfer_config", "--kv-offloading-size", "--kv_offloading_size")
 
 
 def _given(item: str, flag: str) -> str:
@@ -192,6 +197,11 @@ def _accelerator_stands_once(spec: InferenceServiceSpec) -> bool:
     return spec.accelerator is None or spec.accelerator.resource_name not in {*resources.requests, *resources.limits}
 
 
+#: Metrics of the tokens behind the first.
+_OF_TOKENS: Final = (Metric.TIME_PER_OUTPUT_TOKEN, Metric.INTER_TOKEN_LATENCY)
+#: CEL of the part of engines that hand on KV caches; empty of others.
+_ROLE: Final = "self.?engine.?kvTransfer.?role.orValue('')"
+
 _THRESHOLDS_READ = "self.objectives.all(o, " + matches("o.threshold", DURATION_PATTERN) + ")"
 _TARGETS_READ = "self.objectives.all(o, " + matches("o.target", DECIMAL_PATTERN) + ")"
 _OF_ONE_CLASS = "has(a.class) == has(b.class) && (!has(a.class) || a.class == b.class)"
@@ -295,6 +305,49 @@ class InferenceServiceSpec(Model):
                 spec.parallelism.data == 1
                 or spec.engine_container is None
                 or not _flags(spec.engine_container.args, _DATA_PARALLEL)
+            ),
+        ),
+        Check(
+            Rule(
+                "!has(self.engine) || !has(self.engine.kvTransfer) || !has(self.engine.args)"
+                f" || !self.engine.args.exists(a, {' || '.join(f'a.startsWith({flag!r})' for flag in _KV_TRANSFER)})",
+                "may not hold --kv-transfer-config where spec.engine.kvTransfer says it, nor --kv-offloading-size,"
+                " which replaces its connector",
+                ".engine.args",
+            ),
+            lambda spec: spec.kv_role is None or not any(one.startswith(_KV_TRANSFER) for one in spec.engine.args),
+        ),
+        Check(
+            Rule(
+                f"!({_ROLE} == 'Producer') || !has(self.objectives)"
+                f" || !self.objectives.exists(o, {' || '.join(f'o.metric == {one.value!r}' for one in _OF_TOKENS)})",
+                "an objective on TimePerOutputToken or InterTokenLatency has no request where"
+                " spec.engine.kvTransfer.role is Producer: each ends with its first token. Accepted: TimeToFirstToken,"
+                " EndToEndLatency; objectives of tokens belong to the consumers",
+                ".objectives",
+            ),
+            lambda spec: (
+                spec.kv_role is not KVRole.PRODUCER or not any(one.metric in _OF_TOKENS for one in spec.objectives)
+            ),
+        ),
+        Check(
+            Rule(
+                f"!({_ROLE} == 'Producer') || !has(self.batching) || !has(self.batching.speculative)",
+                "may not stand where spec.engine.kvTransfer.role is Producer: requests end there with their first"
+                " token, which nothing is drafted for. Remove it",
+                ".batching.speculative",
+            ),
+            lambda spec: spec.kv_role is not KVRole.PRODUCER or spec.batching.speculative is None,
+        ),
+        Check(
+            Rule(
+                f"self.tuning.overload != 'Shed' || !({_ROLE} in ['Consumer', 'Both'])",
+                "must be Queue where spec.engine.kvTransfer.role is Consumer or Both: nobody knows how long a KV cache"
+                " takes to load, so no request can be said to be late. Refuse at the producers",
+                ".tuning.overload",
+            ),
+            lambda spec: (
+                spec.tuning.overload is not Overload.SHED or spec.kv_role not in (KVRole.CONSUMER, KVRole.BOTH)
             ),
         ),
         _core_not_over_nodes(
@@ -533,6 +586,12 @@ class InferenceServiceSpec(Model):
         if self.engine_container is None:
             raise LookupError("spec.workload: Flyball does not make the container of pods of others")
         return self.engine_container
+
+    @property
+    def kv_role(self) -> KVRole | None:
+        """What the engines do with the KV cache of prompts; None where each serves requests whole."""
+        transfer = self.engine_container.kv_transfer if self.engine_container is not None else None
+        return transfer.role if transfer is not None else None
 
     @property
     def governed(self) -> bool:

@@ -22,6 +22,7 @@ from flyball_engine.contract import (
 )
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload, without_default
 from flyball_operator.api.containers import EngineEnvVar, Image, ImagePullPolicy
+from flyball_operator.api.kv_transfer import KVTransfer
 from flyball_operator.api.owned import NotOwned
 from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
 from flyball_operator.api.rules import (
@@ -85,6 +86,9 @@ class Engine(Model):
     Default: none."""
     tls: TLS | None = None
     """TLS on the OpenAI port 8000, for clients and probes. Default: none, the port speaks HTTP."""
+    kv_transfer: KVTransfer | None = None
+    """Prefill/decode disaggregation: engines that hand on the KV cache of prompts, or load it. An edit rolls the pods.
+    Default: none, each engine serves requests whole."""
 
 
 class Accelerator(Model):

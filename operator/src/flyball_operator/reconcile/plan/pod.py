@@ -21,6 +21,7 @@ from flyball_engine.draft_schedule import draft_schedule
 from flyball_engine.launching import launch_command
 from flyball_operator.api import names
 from flyball_operator.api.containers import Container, EnvVar, Resources
+from flyball_operator.api.kv_transfer import KVTransfer
 from flyball_operator.api.objects import Object, digest
 from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
 from flyball_operator.api.quantities import parse_duration
@@ -247,6 +248,7 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
         *_prefix_caching_arguments(spec.batching.prefix_caching),
         *speculation(spec.batching, live=_moves_depth(service)),
+        *kv_transfer(spec.engine.kv_transfer),
         f"--shutdown-timeout={drain_seconds(service)}",
         *(_tls_arguments() if spec.engine.tls else ()),
         *(("--enable-lora",) if spec.adapters is not None else ()),
@@ -283,6 +285,22 @@ def speculation(batching: Batching, *, live: bool) -> Sequence[str]:
         **schedule,
     }
     return (f"--speculative-config={json.dumps(config, separators=(',', ':'))}",)
+
+
+def kv_transfer(asked: KVTransfer | None) -> Sequence[str]:
+    """How an engine hands on the KV cache of prompts, or loads it, in vLLM's words."""
+    if asked is None:
+        return ()
+    config = {
+        "kv_connector": asked.connector,
+        "kv_role": f"kv_{asked.role.lower()}",
+        "kv_connector_module_path": asked.connector_module_path,
+        "kv_buffer_device": asked.buffer_device,
+        "kv_load_failure_policy": None if asked.load_failure_policy is None else asked.load_failure_policy.lower(),
+        "kv_connector_extra_config": asked.extra_config or None,
+    }
+    given = {name: value for name, value in config.items() if value is not None}
+    return (f"--kv-transfer-config={json.dumps(given, separators=(',', ':'))}",)
 
 
 def _tls_arguments() -> Sequence[str]:
