@@ -128,7 +128,8 @@ class ControlOutput:
 class ControlInput:
     """All that limits are chosen from.
 
-    `stages`: steps of a round, whose prompts are apart, where steps are rounds (`in_rounds`).
+    `stages`: steps of a round, whose prompts are apart, where steps are rounds (`in_rounds`). `prefill_only`: whether
+    requests end with their first token.
     """
 
     model: StepModel
@@ -137,11 +138,15 @@ class ControlInput:
     margins: Margins
     envelope: Envelope
     stages: int = 1
+    prefill_only: bool = False
 
     def step(self, decodes: float, prefill: float) -> float:
         """Seconds of a step of this many decodes and prefill tokens at the mean context."""
         # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
-        context = max(self.workload.attention, prefill / self.stages / 2)
+        context = self.workload.attention
+        if not self.prefill_only:
+            # Else a step has several whole prompts.
+            context = max(context, prefill / self.stages / 2)
         seconds = self.model.step_seconds(
             tokens=decodes * self.workload.drafted + prefill,
             decodes=decodes,
@@ -178,6 +183,11 @@ class ControlInput:
     def arrivals_of(self, decodes: float) -> float:
         """Requests per second that such a batch sustains."""
         return 0.0 if decodes <= 0.0 else decodes / (self.workload.output * self.token_seconds(decodes))
+
+    @property
+    def decoded(self) -> float:
+        """Tokens of a mean answer that come in steps of their own, behind the first."""
+        return 0.0 if self.prefill_only else self.workload.output
 
     def decodes(self, seqs: float) -> float:
         """Decodes to plan one step for: the mean, never above the limit."""

@@ -271,13 +271,14 @@ def inputs_of(model: StepModel, workload: Workload, spec: TuningSpec) -> Control
         spec.objectives,
         scattered(margins(), spec.objectives, workload),
         spec.envelope,
+        prefill_only=spec.prefill_only,
     )
     return in_rounds(inputs, spec.stages)
 
 
 def _learning(state: TuningState) -> str:
     fit = state.step_time.fit
-    if fit is None or not state.workload.lengths or state.workload.recent.steps.decodes <= 0.0:
+    if fit is None or not state.workload.known:
         return "learning the step-time model: too little traffic so far"
     return f"learning the step-time model: {doubt_message(fit)} ({fit.steps:,} steps so far)"
 

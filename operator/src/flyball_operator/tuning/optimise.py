@@ -8,6 +8,7 @@ orders its prompts by what can still be on time, or refuses what cannot. The law
 - The step budget: what a step may take so that the predicted mean time per token is kept. Gaps are single steps. With
   long prompts a step may take longer than the mean, where not every step carries a prompt (`step_budget`).
 - `max_num_scheduled_tokens` (C): the largest step that this budget allows beside the mean batch, as an outer bound.
+  Where requests end with their first token, it is what makes first tokens soonest (`prefill_step`).
 - The deadline: the first-token objective, or what an end-to-end objective leaves.
 
 Pure; seconds and tokens throughout, all per engine core.
@@ -21,7 +22,7 @@ from dataclasses import replace
 from flyball_engine.contract import LEAST_CHUNK, Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput, margins
-from flyball_operator.tuning.predict import largest, predict, sustained
+from flyball_operator.tuning.predict import largest, predict, prefill_step, sustained
 from flyball_operator.tuning.spec import LatencyObjective, of_class
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -36,6 +37,8 @@ def choose(inputs: ControlInput) -> ControlOutput:
     given_up = tuple(objective.name for objective in inputs.objectives if objective not in held)
     feasible = replace(inputs, objectives=held) if given_up else inputs
     mean, binding = feasible.mean_budget
+    if inputs.prefill_only:
+        binding = _tightest_deadline(feasible)
     seqs = _seqs(feasible, mean)
     budget, batch = step_budget(feasible, seqs), sustained(feasible, seqs)
     predicted = predict(feasible, seqs, budget)
@@ -65,11 +68,19 @@ def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
 
     Never less than the whole batch needs beside a least chunk, whichever step of a round it is in.
     """
+    if inputs.prefill_only:
+        return inputs.envelope.tokens.clip(prefill_step(inputs, tail=TUNABLES.tail))
     if budget is None:
         return inputs.envelope.tokens.most
     decodes, drafted = inputs.decodes(seqs), inputs.workload.drafted
     room = inputs.stages * seqs * drafted + LEAST_CHUNK
     return inputs.envelope.tokens.clip(max(room, decodes * drafted + inputs.chunk(decodes, budget)))
+
+
+def _tightest_deadline(inputs: ControlInput) -> str:
+    """Name of the objective that says first by when a first token must be there; empty where none does."""
+    asking = [objective for objective in inputs.objectives if objective.metric in DEADLINES]
+    return min(asking, key=lambda objective: objective.seconds).name if asking else ""
 
 
 def _feasible(inputs: ControlInput) -> tuple[LatencyObjective, ...]:
@@ -96,7 +107,7 @@ def _deadlines(inputs: ControlInput, token: float) -> dict[str, float]:
 
     Of an end-to-end objective that is what a mean answer leaves, each of whose tokens takes so many seconds.
     """
-    answer = inputs.workload.output * token
+    answer = inputs.decoded * token
 
     def left(objective: LatencyObjective) -> float:
         taken = answer if objective.metric is Metric.END_TO_END_LATENCY else 0.0

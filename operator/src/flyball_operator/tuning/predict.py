@@ -6,6 +6,7 @@ mean step is T(n, n·ρ), and that is what a token takes. First tokens wait behi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -17,6 +18,9 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 #: Seconds that stand for a queue that only grows.
 UNBOUNDED: Final = 3600.0
+#: Sizes of a step that are tried between one and its double, where first tokens choose among them: each is a fifth
+#: larger than the one before, and limits are moved by a tenth at least.
+_SIZES_PER_DOUBLING: Final = 4
 #: A range is searched to a thousandth of what is found, as limits stay up to a tenth; and halved so often at most.
 _FINE: Final = 1e-3
 _HALVINGS: Final = 20
@@ -27,20 +31,41 @@ def predict(inputs: ControlInput, seqs: float, budget: float | None, *, tail: fl
 
     `tail`: so many times the mean queue of prompts stand before a request, besides those that wait now.
     """
-    workload, decodes = inputs.workload, inputs.decodes(seqs)
-    chunk = max(1.0, inputs.chunk(decodes, budget))
+    decodes = 0.0 if inputs.prefill_only else inputs.decodes(seqs)
+    chunk = prefill_step(inputs, tail=tail) if inputs.prefill_only else max(1.0, inputs.chunk(decodes, budget))
     full = inputs.step(decodes, chunk)
-    rate = chunk / full
-    load = workload.arrivals * workload.uncached / rate
-    wait = load / (2 * (1 - load)) * workload.weighted_prompt / rate if load < 1 else UNBOUNDED
-    ttft = (
-        full / 2 + (workload.waiting * workload.uncached + 1.5 * workload.weighted_prompt) / rate + (1.0 + tail) * wait
-    )
+    ttft = _first_token(inputs, chunk, full, tail=tail)
     tpot = inputs.token_seconds(decodes)
     if budget is not None:
         # A batch that does not get its prompts in this time shrinks: its steps are held all the same.
-        tpot = min(tpot, budget / workload.made)
-    return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + workload.output * tpot)
+        tpot = min(tpot, budget / inputs.workload.made)
+    return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + inputs.decoded * tpot)
+
+
+def _first_token(inputs: ControlInput, chunk: float, full: float, *, tail: float) -> float:
+    """Seconds to a first token where steps take `chunk` prompt tokens in `full` seconds."""
+    workload, rate = inputs.workload, chunk / full
+    load = workload.arrivals * workload.uncached / rate
+    wait = load / (2 * (1 - load)) * workload.weighted_prompt / rate if load < 1 else UNBOUNDED
+    ahead = workload.waiting * workload.uncached + 1.5 * workload.weighted_prompt
+    return full / 2 + ahead / rate + (1.0 + tail) * wait
+
+
+def prefill_step(inputs: ControlInput, *, tail: float) -> float:
+    """Prompt tokens of the steps with which first tokens come soonest, where nothing decodes.
+
+    Several prompts share a step, and all have their first token at its end. So in a larger step the first of them waits
+    for the last. Smaller steps pay their own cost more often, which counts the more the longer the queue is: with Q
+    tokens waiting, a step's own cost a and c for each token, √(Q·a/c) tokens are best. Never less than a prompt: its
+    parts would pay that cost, too, and nobody would be served sooner. Where no size keeps up with the load, it is the
+    largest.
+    """
+    most = max(1.0, float(inputs.envelope.tokens.most))
+    least = min(most, max(1.0, float(inputs.envelope.tokens.least), inputs.workload.weighted_prompt))
+    doublings = math.ceil(_SIZES_PER_DOUBLING * math.log2(most / least))
+    sizes = [min(most, least * 2.0 ** (step / _SIZES_PER_DOUBLING)) for step in range(doublings + 1)]
+    soonest, chunk = min((_first_token(inputs, size, inputs.step(0.0, size), tail=tail), size) for size in sizes)
+    return chunk if soonest < UNBOUNDED else most
 
 
 def sustained(inputs: ControlInput, seqs: float) -> float:
@@ -54,7 +79,9 @@ def steady(inputs: ControlInput, decodes: float) -> ControlInput:
     """The same mix with nobody waiting, at the rate of arrivals that keeps so many decodes running."""
     workload = replace(inputs.workload, arrivals=inputs.arrivals_of(decodes), waiting=0.0, decodes=decodes)
     # Not `replace`, which takes three times as long: the law is asked of steady loads several times a window.
-    return ControlInput(inputs.model, workload, inputs.objectives, inputs.margins, inputs.envelope, inputs.stages)
+    return ControlInput(
+        inputs.model, workload, inputs.objectives, inputs.margins, inputs.envelope, inputs.stages, inputs.prefill_only
+    )
 
 
 def use(objective: LatencyObjective, predicted: Prediction, margins: Margins) -> float:

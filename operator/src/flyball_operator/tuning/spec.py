@@ -9,6 +9,7 @@ from typing import Literal
 
 from flyball_engine.contract import DEFAULT_CLASS, Classes, Limits, Metric, ObjectiveSpec, RequestClass
 from flyball_operator.api import names
+from flyball_operator.api.kv_transfer import KVRole
 from flyball_operator.api.v1alpha1 import (
     DEADLINES,
     DEFAULT_MIN_NUM_ACTIVE_SEQS,
@@ -35,6 +36,11 @@ class Span:
     def clip(self, value: float) -> int:
         """The nearest whole number inside."""
         return int(min(self.most, max(self.least, round(value))))
+
+    @property
+    def pinned(self) -> Span:
+        """Its largest value alone, for a limit that is not moved."""
+        return Span(self.most, self.most)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,8 @@ class TuningSpec:
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
     not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP. `classes` of
     requests, without deadlines. `scaling`: bounds of the replicas, None where the operator does not scale. `queueing`:
-    what is asked for in every mode. `nodes`: pods of a replica that serve.
+    what is asked for in every mode. `nodes`: pods of a replica that serve. `prefill_only`: whether requests end with
+    their first token, and others make the rest of the answers.
     """
 
     mode: Mode
@@ -104,6 +111,7 @@ class TuningSpec:
     scaling: Bounds | None = None
     queueing: Queueing = field(default_factory=Queueing)
     nodes: int = 1
+    prefill_only: bool = False
 
     @property
     def live(self) -> bool:
@@ -169,6 +177,11 @@ def tuning_spec(
     most_seqs, most_tokens = _ceilings(spec, ceilings)
     seqs = _span(bounds.max_num_active_seqs, DEFAULT_MIN_NUM_ACTIVE_SEQS, most_seqs)
     tokens = _span(bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, most_tokens)
+    # Prompts alone bind an engine that makes no answers, and running requests one that computes no prompts.
+    if spec.kv_role is KVRole.PRODUCER:
+        seqs = seqs.pinned
+    elif spec.kv_role is KVRole.CONSUMER:
+        tokens = tokens.pinned
     objectives = tuple(
         LatencyObjective(o.name, o.metric, o.threshold_seconds, o.allowed_violations, o.class_name or DEFAULT_CLASS)
         for o in spec.objectives
@@ -186,6 +199,7 @@ def tuning_spec(
         _bounds(spec.scaling) if spec.scaling is not None else None,
         Queueing.asked(spec.tuning),
         spec.parallelism.serving_pods,
+        spec.kv_role is KVRole.PRODUCER,
     )
 
 

@@ -142,6 +142,11 @@ class WorkloadEstimator:
         """Whether a request finished, so that lengths are known."""
         return self.recent.requests > 0.0
 
+    @property
+    def known(self) -> bool:
+        """Whether lengths and the mix of steps are known, so that there is a workload."""
+        return self._means is not None
+
     @cached_property
     def drafts(self) -> tuple[DraftShare, ...]:
         """What drafts bring, by position, as far as that is known."""
@@ -196,19 +201,22 @@ class WorkloadEstimator:
         Reckoned once: every tick asks for it, some several times.
         """
         recent, steps, requests = self.recent, self.recent.steps, self.recent.requests
-        if requests <= 0.0 or steps.decodes <= 0.0 or steps.steps <= 0.0:
+        # Without a decode answers have one token each, or nothing is known of what makes the others.
+        if requests <= 0.0 or steps.steps <= 0.0 or (steps.decodes <= 0.0 and recent.output > requests):
             return None
         uncached, output = max(1.0, (recent.prompt - recent.cached) / requests), max(1.0, recent.output / requests)
         drafted = _drafted(recent.alone)
         # A decode makes the tokens of answers but for the first. Where drafts cease it makes one token at once.
-        made = min(drafted, self.drafted, max(1.0, (recent.output - requests) / steps.decodes))
+        made = 1.0
+        if steps.decodes > 0.0:
+            made = min(drafted, self.drafted, max(1.0, (recent.output - requests) / steps.decodes))
         return _Means(
             prompt=recent.prompt / requests,
             uncached=uncached,
             output=output,
             ratio=uncached * made / output,
             attention=steps.prefill_attention / max(1.0, steps.prefill_tokens),
-            context=steps.kv_tokens / steps.decodes,
+            context=steps.kv_tokens / steps.decodes if steps.decodes > 0.0 else 0.0,
             decodes=steps.decodes / steps.steps * self.fullest,
             drafted=drafted,
             made=made,
@@ -219,6 +227,8 @@ class WorkloadEstimator:
     def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
         steps, computed = self.recent.steps, self.recent.token_weighted_prompt
+        if steps.decodes <= 0.0:
+            return None
         position = steps.prefill_attention / max(1.0, steps.prefill_tokens)
         # What a token's position is beyond the middle of what is computed, the prefix cache had.
         cached = 0.0 if computed is None else max(0.0, position - computed / 2)
