@@ -61,6 +61,7 @@ def test_of_several_of_a_kind_the_one_that_saw_most_counts() -> None:
         {"spec__model__uri": "hf://Other/Model"},
         {"spec__engine__image": "vllm/vllm-openai:v0.99.0"},
         {"spec__engine__args": ["--quantization=fp8"]},
+        {"spec__engine__kvTransfer": {"role": "Consumer", "connector": "NixlConnector"}},
         {"spec__accelerator": {"resourceName": "other.com/gpu"}, "spec__parallelism": {"tensor": 8}},
     ],
 )

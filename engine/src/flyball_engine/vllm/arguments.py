@@ -254,8 +254,12 @@ def _says_the_same(one: Any, other: Any, *, again: Any) -> bool:
         return True
     if not dataclasses.is_dataclass(one) or type(one) is not type(other):
         return False
-    values = ((getattr(one, o.name), getattr(again, o.name), getattr(other, o.name)) for o in dataclasses.fields(one))
-    return all(first != second or first == third for first, second, third in values)
+    first, second, third = map(_fields, (one, again, other))
+    return all(value != second[name] or value == third[name] for name, value in first.items())
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return dataclasses.asdict(value)
 
 
 def _contradictions(given: argparse.Namespace) -> list[str]:

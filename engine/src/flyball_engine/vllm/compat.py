@@ -85,6 +85,7 @@ SCHEDULER_CONFIG: Final = Used(
 _NO_ADAPTERS: Final = "no adapter of spec.adapters is loaded"
 _BLIND: Final = "of prompts the share is taken to be cached that was lately"
 _NOT_HARMONY: Final = "no model's prompts are taken to be in the Harmony format"
+_NOT_LOADED: Final = "no prompt's KV cache is taken to be loaded from elsewhere, and requests are refused by a deadline"
 #: What the step hooks read once, of the scheduler's own objects.
 CACHE_CONFIG: Final = Used(
     module="vllm.config.cache",
@@ -139,6 +140,7 @@ STEP_SIZES: Final = (
             "speculative_config": "no drafter needs slots beside the scheduled tokens",
             "compilation_config": "steps are cut to any size",
             "model_config": _NOT_HARMONY,
+            "kv_transfer_config": _NOT_LOADED,
         },
     ),
     Used(
@@ -254,6 +256,11 @@ GATE: Final = (
         module="vllm.config.model",
         name="ModelConfig",
         optional={"hf_config": _NOT_HARMONY},
+    ),
+    Used(
+        module="vllm.config.kv_transfer",
+        name="KVTransferConfig",
+        optional={"is_kv_consumer": _NOT_LOADED},
     ),
 )
 #: Where vLLM's own limits of its queue are asked, and moved.

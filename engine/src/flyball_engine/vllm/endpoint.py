@@ -195,7 +195,7 @@ class FlyballControl:
 
     def _why_ungated(self, engine_client: Any) -> Callable[[], str | None]:
         """Says why requests cannot be refused now; None if they can."""
-        lasting = self._ungated or self._unread_format(engine_client)
+        lasting = self._ungated or self._unread_format(engine_client) or _loads_prompts(engine_client)
         return lambda: lasting or (None if self._servers is None else self._servers.missing())
 
     def _unread_format(self, engine_client: Any) -> str | None:
@@ -222,6 +222,14 @@ def _place(engine_client: Any) -> tuple[int, int]:
     """Which of the engine's API servers this is, the first being 0, and how many there are."""
     core = getattr(engine_client, "engine_core", None)
     return int(getattr(core, "client_index", 0)), int(getattr(core, "client_count", 1))
+
+
+def _loads_prompts(engine_client: Any) -> str | None:
+    """Why no prompt of this engine can be said to take too long; None if it processes them all itself."""
+    transfer = getattr(getattr(engine_client, "vllm_config", None), "kv_transfer_config", None)
+    if not getattr(transfer, "is_kv_consumer", False):
+        return None
+    return "a KV connector loads prompts from elsewhere, and how long that takes is not known"
 
 
 def _api_key(args: Any) -> str | None:

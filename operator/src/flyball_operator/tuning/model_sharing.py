@@ -8,9 +8,9 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.status_codec import step_model_of
 
-#: Model, image and arguments of the engine, resource of the accelerator or claims, and the parallelism: devices that
-#: share a layer, stages, engine cores of a replica, nodes.
-Kind = tuple[str, str, tuple[str, ...], str, int, int, int, int]
+#: Model, image, arguments and part of the engine, resource of the accelerator or claims, and the parallelism: devices
+#: that share a layer, stages, engine cores of a replica, nodes.
+Kind = tuple[str, str, tuple[str, ...], str, str, int, int, int, int]
 
 
 def kind_of(service: InferenceService) -> Kind:
@@ -20,10 +20,12 @@ def kind_of(service: InferenceService) -> Kind:
     spans = parallel.tensor, parallel.pipeline, parallel.data, parallel.nodes
     if spec.workload is not None:
         # What they run on, and with which arguments, nobody says.
-        return service.metadata.uid, "", (), "", *spans
+        return service.metadata.uid, "", (), "", "", *spans
     accelerator = spec.accelerator.resource_name if spec.accelerator is not None else ""
     accelerator += "".join(_claims_of(service))
-    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, *spans
+    # What an engine learns that processes prompts alone says nothing of decodes, and the other way round.
+    role = "" if spec.kv_role is None else spec.kv_role.value
+    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), role, accelerator, *spans
 
 
 def _claims_of(service: InferenceService) -> Iterator[str]:
