@@ -168,6 +168,13 @@ vllm_venv() {
   _venv "${name/-cpu/}" "$(hash_of "$requirements" "$stubs" - <<<"$sources")" "$sources" "$requirements" "$stubs"
 }
 
+# nixl_packages: a folder for PYTHONPATH with NIXL, by which engines hand on KV cache; vLLM loads it where a connector asks for it.
+nixl_packages() {
+  local requirements="$FLYBALL_ROOT/requirements/nixl.txt" python
+  python=$(_venv nixl "$(hash_of "$requirements")" "" "$requirements") || return
+  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
+
 # vllm_tests [VERSION]: vLLM's own tests of its scheduler; prints their folder, or nothing where none are pinned for that version.
 vllm_tests() {
   local requirements version python
