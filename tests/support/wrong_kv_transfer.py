@@ -14,23 +14,38 @@ _TOKEN = {"name": "token", "metric": "TimePerOutputToken", "threshold": "50ms"}
 _GAP = {"name": "token", "metric": "InterTokenLatency", "threshold": "50ms"}
 
 
-def _wrong(id: str, field: str, wrong: Any, right: Any, says: str) -> Wrong:  # noqa: A002
+def _wrong(id: str, field: str, wrong: Any, right: Any, says: str, server: str = "") -> Wrong:  # noqa: A002
     refused, accepted = ({_WHERE: _PRODUCER | {field: value}} for value in (wrong, right))
-    return Wrong(f"KV transfer {id}", refused, accepted, f"{_WHERE}.{field}", says)
+    return Wrong(f"KV transfer {id}", refused, accepted, f"{_WHERE}.{field}", says, server)
 
 
 WRONG_KV_TRANSFER = (
-    _wrong("with vLLM's own word for a role", "role", "kv_producer", "Producer", "'Producer', 'Consumer' or 'Both'"),
+    _wrong(
+        "with vLLM's own word for a role",
+        "role",
+        "kv_producer",
+        "Producer",
+        "'Producer', 'Consumer' or 'Both'",
+        "Unsupported value",
+    ),
     _wrong("by no class", "connector", "nixl-connector", "NixlConnector", "must be the name of a class"),
     _wrong("by a file", "connectorModulePath", "a/b.py", "a.b", "must be the name of a Python module"),
     _wrong("through a device by number", "bufferDevice", "cuda:0", "cuda", "must be a device that vLLM knows"),
-    _wrong("whose failures are ignored", "loadFailurePolicy", "Ignore", "Recompute", "'Recompute' or 'Fail'"),
+    _wrong(
+        "whose failures are ignored",
+        "loadFailurePolicy",
+        "Ignore",
+        "Recompute",
+        "'Recompute' or 'Fail'",
+        "Unsupported value",
+    ),
     Wrong(
         "KV transfer without a connector",
         {_WHERE: {"role": "Producer"}},
         {_WHERE: _PRODUCER},
         f"{_WHERE}.connector",
         "required",
+        "Required value",
     ),
     *(
         Wrong(
