@@ -568,7 +568,7 @@ def test_labels_of_one_kind_of_object_win_over_common_ones() -> None:
     objects = render(
         {
             "commonLabels": {"release": "all", "owner": "serving"},
-            "podLabels": {"owner": "platform"},
+            "podLabels": {"owner": ""},
             "metrics": {"podMonitor": {"engines": True, "labels": {"release": "kube-prometheus-stack"}}},
         }
     )
@@ -576,7 +576,7 @@ def test_labels_of_one_kind_of_object_win_over_common_ones() -> None:
     (deployment,) = of_kind(objects, "Deployment")
     of_monitor, of_pod = monitor["metadata"]["labels"], deployment["spec"]["template"]["metadata"]["labels"]
     assert (of_monitor["release"], of_monitor["owner"]) == ("kube-prometheus-stack", "serving")
-    assert (of_pod["release"], of_pod["owner"]) == ("all", "platform")
+    assert (of_pod["release"], of_pod["owner"]) == ("all", "")
 
 
 def test_a_digest_beats_the_tag_and_the_plugin_follows_the_registry() -> None:

@@ -91,6 +91,20 @@ async def test_why_it_cannot_be_asked_is_said_in_words() -> None:
         assert await refused(f"http://127.0.0.1:{port}") == f"127.0.0.1:{port} cannot be reached: Connection refused"
         silent.listen()
         assert await refused(f"http://127.0.0.1:{port}", within=0.1) == "no answer in time"
+    said = await refused("http://no-such-host.invalid")
+    assert said.startswith("the name no-such-host.invalid cannot be looked up: ")
+
+
+async def test_a_server_that_speaks_no_tls_is_named_in_the_words_of_tls() -> None:
+    async def answered(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answered, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        said = await refused(f"https://127.0.0.1:{port}")
+    assert said == f"TLS with 127.0.0.1:{port} failed: WRONG_VERSION_NUMBER"
 
 
 async def refused(host: str, *, within: float = 60.0) -> str:

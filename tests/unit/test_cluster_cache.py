@@ -9,6 +9,7 @@ import pytest
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
+from flyball_operator.api.membership import Owner
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.service_key import Key
 from flyball_operator.app.cached_services import CachedServices
@@ -247,6 +248,19 @@ def pods_are_listed(cache: Cache) -> None:
     cache.replace_pods([pod("p1", 7)], 10)
 
 
+def a_pod_of_a_group_is_noted(cache: Cache) -> None:
+    cache.observe_pod(pod("p2", 1, controller="group"), deleted=False)
+    cache.note_members(Owner("ns", "chat", "s1"), frozenset({"p2"}))
+
+
+def a_service_is_another_shards(cache: Cache) -> None:
+    cache.forget_services(None, lambda uid: uid == "s1")
+
+
+def a_replica_set_goes(cache: Cache) -> None:
+    cache.observe_replica_set(controlled("replicas-s1", "deployment-s1"), deleted=True)
+
+
 def what_leads_to_pods_goes(cache: Cache) -> None:
     cache.observe_deployment(controlled("deployment-s1", "s1"), deleted=True)
 
@@ -260,6 +274,9 @@ def what_leads_to_pods_goes(cache: Cache) -> None:
         a_pod_is_written,
         a_pod_goes,
         pods_are_listed,
+        a_pod_of_a_group_is_noted,
+        a_service_is_another_shards,
+        a_replica_set_goes,
         what_leads_to_pods_goes,
         lambda cache: cache.forget("ns"),
     ],

@@ -13,12 +13,15 @@ import pytest
 from flyball_engine.contract import Limits
 from flyball_lab.harness.manifests import edited, good
 from flyball_lab.harness.plant import A100, EnginePlant, PlantPhase, PlantRequest, arrivals
-from flyball_lab.harness.tuning import E2E, TTFT, inputs
+from flyball_lab.harness.tuning import E2E, TTFT, inputs, signals, step_window
 from flyball_operator.api.parse import parse_service
 from flyball_operator.tuning.capacity import carried
-from flyball_operator.tuning.control_input import ControlInput
+from flyball_operator.tuning.control_input import ControlInput, in_rounds, in_steps
+from flyball_operator.tuning.estimate.workload import WorkloadEstimator
+from flyball_operator.tuning.observe.signals import RequestLoad
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, Span, TuningSpec, tuning_spec
+from flyball_operator.tuning.status_codec import predicted
 from support.loop import close, spec
 
 #: Of a prefill engine: all slots, and steps from a small one to sixteen prompts of the load below.
@@ -95,6 +98,20 @@ class TestStepsOfPromptsAlone:
         assert choose(prompts(0.1, size=6000)).tokens == 6000
         assert choose(prompts(0.01, size=60_000)).tokens == PREFILLS.tokens.most
 
+    def test_hold_a_token_of_each_sequence_that_may_run(self) -> None:
+        many = Envelope(Span(1024, 1024), Span(128, 16_384))
+        assert choose(replace(prompts(0.01, size=300), envelope=many)).tokens == 1024
+
+    def test_hold_a_whole_prompt_in_each_stage_of_a_pipeline(self) -> None:
+        rounds = in_rounds(prompts(0.01), 2)
+        assert in_steps(choose(rounds), 2).tokens == PROMPT
+
+    def test_are_those_that_are_predicted(self) -> None:
+        output = choose(prompts(0.6))
+        assert output.predicted.gap == pytest.approx(A100.seconds(decodes=0, prefill_tokens=output.tokens), rel=0.3)
+        assert output.predicted.tpot == 0.0
+        assert "tpot" not in predicted(output)
+
     def test_all_slots_stay_open_and_no_step_has_a_budget(self) -> None:
         output = choose(prompts(0.6))
         assert (output.seqs, output.budget, output.binding) == (256, None, "ttft")
@@ -110,6 +127,16 @@ class TestStepsOfPromptsAlone:
         assert 0.8 * FULL < rate < FULL
         pinned = replace(prompts(0.1), envelope=Envelope(Span(256, 256), Span(128, 1024)))
         assert carried(pinned).rate < rate
+
+
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_requests_of_several_sequences_are_known_where_answers_end_with_their_first_token(sequences: int) -> None:
+    steps = step_window(decodes=(0,), prefills=(PROMPT,))
+    found = signals(15.0, window=steps, finished=60.0, prompt_tokens=60.0 * PROMPT, generated_tokens=60.0 * sequences)
+    assert isinstance(found.load, RequestLoad)
+    estimator = WorkloadEstimator().after(found.load, steps, at=0.0, seconds=15.0, prefill_only=True)
+    assert estimator.known
+    assert not WorkloadEstimator().after(found.load, steps, at=0.0, seconds=15.0).known
 
 
 def test_the_loop_learns_of_prompts_alone_and_moves_tokens_with_the_load() -> None:

@@ -23,6 +23,8 @@ JWT = "eyJhbGciOiJFZERTQSJ9.eyJhdWQiOiJ1aWQtMSJ9.c2lnbmF0dXJl"
         ({"command": ["--hf_token", "x"]}, {"command": ["--hf_token", REDACTED]}),
         ({"volumeAttributes": {"a": "x"}}, {"volumeAttributes": {"a": REDACTED}}),
         ({"apiKey": "x"}, {"apiKey": REDACTED}),
+        # Settings of a KV connector.
+        ({"lmcache.remote_password": "x", "hfToken": "x"}, {"lmcache.remote_password": REDACTED, "hfToken": REDACTED}),
         ({"clientSecret": "x", "secret_access_key": "x"}, {"clientSecret": REDACTED, "secret_access_key": REDACTED}),
         ({"args": ["env", "AWS_SECRET_ACCESS_KEY=x"]}, {"args": ["env", f"AWS_SECRET_ACCESS_KEY={REDACTED}"]}),
         ({"args": ["--otlp-headers", "x"]}, {"args": ["--otlp-headers", REDACTED]}),
@@ -104,7 +106,27 @@ def test_lines_of_a_log_in_json_stay_json_when_a_credential_goes(found: str) -> 
         assert json.loads(shown)["event"] == "PushFailed"
 
 
-@pytest.mark.parametrize("found", ["--" + "_" * 500, "--" + "a_" * 500, "-" + "a-" * 500, 'password="' * 500])
+@pytest.mark.parametrize("found", ['{"token":null,"a":"b"}', '{"token": 123, "a": 1}'])
+def test_what_follows_a_value_without_quotes_stays_json(found: str) -> None:
+    shown = text(found)
+    assert "null" not in shown
+    assert "123" not in shown
+    assert shown.partition(REDACTED)[2].startswith(",")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "--" + "_" * 500,
+        "--" + "a_" * 500,
+        "-" + "a-" * 500,
+        'password="' * 500,
+        "-a.-a." * 50_000,
+        "--" + "key-" * 50_000,
+        "token" * 50_000,
+    ],
+    ids=lambda found: found[:9],
+)
 def test_no_text_takes_for_ever(found: str) -> None:
     # Any tenant can write such an argument. Where words of a name could be told apart in two ways, 40 characters took
     # half a minute, and 60 a year.

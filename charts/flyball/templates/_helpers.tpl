@@ -34,7 +34,7 @@ app.kubernetes.io/component: operator
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with merge (dict) (default dict .own) (default dict .root.Values.commonLabels) }}
+{{- with mergeOverwrite (dict) (default dict .root.Values.commonLabels) (default dict .own) }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

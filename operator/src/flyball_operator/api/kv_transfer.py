@@ -66,8 +66,8 @@ class KVTransfer(Model):
         Field(min_length=1, max_length=128),
         Matches(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of a class: letters, digits and '_'"),
     ]
-    """vLLM's connector, such as NixlConnector or LMCacheConnectorV1. vLLM ends at the start where it has none of that
-    name."""
+    """vLLM's connector, such as NixlConnector or LMCacheConnectorV1. vLLM exits at the start if it has no such
+    connector."""
     connector_module_path: (
         Annotated[
             str,

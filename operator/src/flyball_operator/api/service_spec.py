@@ -321,7 +321,7 @@ class InferenceServiceSpec(Model):
             Rule(
                 f"!({_ROLE} == 'Producer') || !has(self.objectives)"
                 f" || !self.objectives.exists(o, {' || '.join(f'o.metric == {one.value!r}' for one in _OF_TOKENS)})",
-                "an objective on TimePerOutputToken or InterTokenLatency has no request where"
+                "an objective on TimePerOutputToken or InterTokenLatency cannot be measured where"
                 " spec.engine.kvTransfer.role is Producer: each ends with its first token. Accepted: TimeToFirstToken,"
                 " EndToEndLatency; objectives of tokens belong to the consumers",
                 ".objectives",
@@ -334,7 +334,7 @@ class InferenceServiceSpec(Model):
             Rule(
                 f"!({_ROLE} == 'Producer') || !has(self.batching) || !has(self.batching.speculative)",
                 "may not stand where spec.engine.kvTransfer.role is Producer: requests end there with their first"
-                " token, which nothing is drafted for. Remove it",
+                " token, so there is nothing to draft. Remove it",
                 ".batching.speculative",
             ),
             lambda spec: spec.kv_role is not KVRole.PRODUCER or spec.batching.speculative is None,

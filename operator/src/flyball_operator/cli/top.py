@@ -165,4 +165,4 @@ async def _show(live: Services, following: asyncio.Future[None], options: argpar
             rows = ordered(live.rows.values(), options.sort)
             head = f"{summary(rows)}, by {options.sort}" + (f"; not current: {live.trouble}" if live.trouble else "")
             screen.draw([cut(printable(head), screen.columns), *_lines(rows, screen.columns)])
-            await asyncio.sleep(options.interval)
+            await asyncio.wait({following}, timeout=options.interval)

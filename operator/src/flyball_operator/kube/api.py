@@ -338,10 +338,14 @@ def _why(error: Exception) -> str:
         case TimeoutError():
             return "no answer in time"
         case aiohttp.ClientConnectorDNSError():
-            return f"the name {error.host} is not known"
+            return f"the name {error.host} cannot be looked up: {error.os_error.strerror or error.os_error}"
         case aiohttp.ClientConnectorCertificateError():
             why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
             return f"the certificate of {error.host}:{error.port} is not accepted: {why}"
+        case aiohttp.ClientConnectorSSLError():
+            # Its number is OpenSSL's own.
+            why = getattr(error.os_error, "reason", None) or error.os_error
+            return f"TLS with {error.host}:{error.port} failed: {why}"
         case aiohttp.ClientConnectorError():
             # asyncio has words of its own for an error number.
             why = os.strerror(error.os_error.errno) if error.os_error.errno else error.os_error

@@ -40,7 +40,7 @@ class Carried:
 
 def asked(spec: TuningSpec) -> tuple[object, ...]:
     """What of a spec decides what is carried."""
-    return spec.objectives, spec.envelope, spec.stages
+    return spec.objectives, spec.envelope, spec.stages, spec.prefill_only
 
 
 @dataclass(frozen=True, kw_only=True)

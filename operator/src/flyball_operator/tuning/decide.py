@@ -127,6 +127,7 @@ def _watch(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
             seconds=signals.window_seconds,
             cores=signals.cores,
             stages=spec.stages,
+            prefill_only=spec.prefill_only,
         ),
     )
 

@@ -8,7 +8,7 @@ orders its prompts by what can still be on time, or refuses what cannot. The law
 - The step budget: what a step may take so that the predicted mean time per token is kept. Gaps are single steps. With
   long prompts a step may take longer than the mean, where not every step carries a prompt (`step_budget`).
 - `max_num_scheduled_tokens` (C): the largest step that this budget allows beside the mean batch, as an outer bound.
-  Where requests end with their first token, it is what makes first tokens soonest (`prefill_step`).
+  Where requests end with their first token, it is what makes first tokens earliest (`prefill_step`).
 - The deadline: the first-token objective, or what an end-to-end objective leaves.
 
 Pure; seconds and tokens throughout, all per engine core.
@@ -69,7 +69,7 @@ def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
     Never less than the whole batch needs beside a least chunk, whichever step of a round it is in.
     """
     if inputs.prefill_only:
-        return inputs.envelope.tokens.clip(prefill_step(inputs, tail=TUNABLES.tail))
+        return inputs.envelope.tokens.clip(prefill_step(inputs))
     if budget is None:
         return inputs.envelope.tokens.most
     decodes, drafted = inputs.decodes(seqs), inputs.workload.drafted

@@ -32,10 +32,10 @@ def predict(inputs: ControlInput, seqs: float, budget: float | None, *, tail: fl
     `tail`: so many times the mean queue of prompts stand before a request, besides those that wait now.
     """
     decodes = 0.0 if inputs.prefill_only else inputs.decodes(seqs)
-    chunk = prefill_step(inputs, tail=tail) if inputs.prefill_only else max(1.0, inputs.chunk(decodes, budget))
+    chunk = prefill_step(inputs) if inputs.prefill_only else max(1.0, inputs.chunk(decodes, budget))
     full = inputs.step(decodes, chunk)
     ttft = _first_token(inputs, chunk, full, tail=tail)
-    tpot = inputs.token_seconds(decodes)
+    tpot = 0.0 if inputs.prefill_only else inputs.token_seconds(decodes)
     if budget is not None:
         # A batch that does not get its prompts in this time shrinks: its steps are held all the same.
         tpot = min(tpot, budget / inputs.workload.made)
@@ -51,21 +51,23 @@ def _first_token(inputs: ControlInput, chunk: float, full: float, *, tail: float
     return full / 2 + ahead / rate + (1.0 + tail) * wait
 
 
-def prefill_step(inputs: ControlInput, *, tail: float) -> float:
-    """Prompt tokens of the steps with which first tokens come soonest, where nothing decodes.
+def prefill_step(inputs: ControlInput) -> float:
+    """Prompt tokens of the steps with which first tokens come earliest, where an engine only processes prompts.
 
     Several prompts share a step, and all have their first token at its end. So in a larger step the first of them waits
     for the last. Smaller steps pay their own cost more often, which counts the more the longer the queue is: with Q
     tokens waiting, a step's own cost a and c for each token, √(Q·a/c) tokens are best. Never less than a prompt: its
-    parts would pay that cost, too, and nobody would be served sooner. Where no size keeps up with the load, it is the
-    largest.
+    parts would pay that cost, too, and nobody would be served sooner. Nor less than a token for each sequence that may
+    run, which an engine asks for. Where no size keeps up with the load, it is the largest.
     """
     most = max(1.0, float(inputs.envelope.tokens.most))
-    least = min(most, max(1.0, float(inputs.envelope.tokens.least), inputs.workload.weighted_prompt))
+    each_step = max(1.0, inputs.workload.weighted_prompt, float(inputs.envelope.seqs.most))
+    least = min(most, max(float(inputs.envelope.tokens.least), inputs.stages * each_step))
     doublings = math.ceil(_SIZES_PER_DOUBLING * math.log2(most / least))
     sizes = [min(most, least * 2.0 ** (step / _SIZES_PER_DOUBLING)) for step in range(doublings + 1)]
-    soonest, chunk = min((_first_token(inputs, size, inputs.step(0.0, size), tail=tail), size) for size in sizes)
-    return chunk if soonest < UNBOUNDED else most
+    tail = TUNABLES.tail
+    earliest, chunk = min((_first_token(inputs, size, inputs.step(0.0, size), tail=tail), size) for size in sizes)
+    return chunk if earliest < UNBOUNDED else most
 
 
 def sustained(inputs: ControlInput, seqs: float) -> float:

@@ -274,7 +274,8 @@ def predicted(output: ControlOutput | None) -> str:
         return ""
     values = output.predicted
     named = {"ttft": values.ttft, "tpot": values.tpot, "gap": values.gap}
-    shown = [f"{name} {brief(seconds)}" for name, seconds in named.items()]
+    # None where nothing decodes.
+    shown = [f"{name} {brief(seconds)}" for name, seconds in named.items() if seconds > 0.0]
     return ", ".join([*shown, f"{figure(output.capacity, 2)} requests/s per core"])
 
 

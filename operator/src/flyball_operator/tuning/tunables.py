@@ -17,8 +17,8 @@ class Tunables:
 
     #: Rows kept per cell, the newest. Six windows of 15 s smooth noise and bound memory at 42 cells.
     rows_per_cell: int = 6  # [rows]
-    #: A trusted model is fitted anew so often where nothing asks for it sooner: steps of another kind, or times that it
-    #: does not explain. A fit is a fifth of a tick's processor time where each window has one.
+    #: A trusted model is fitted anew so often where nothing asks for it sooner: steps of a new size or kind, or a
+    #: change that CUSUM finds. A fit in each window is a fifth of a tick's processor time.
     fits_apart: float = 60.0  # [s]
     #: A fit is used only if half of its rows are explained within this relative error.
     largest_error: float = 0.25  # [relative]

@@ -22,26 +22,31 @@ _FREE_ANNOTATIONS: Final = frozenset({names.ANNOTATION_TUNING_REASON})
 #: Fields that are left out: they repeat others, in another form.
 _DROPPED: Final = frozenset({"managedFields"})
 #: What a value is called that is never shown, at the end of a name.
-_SECRET_NAME: Final = (
-    r"(?:password|passwd|passphrase|token|secret|credentials?|(?:api|access|secret|private|account)[-_]?key)"
-)
-#: Fields whose text is never shown: `token`, `clientSecret`, `secretAccessKey`.
+_PRIVATE: Final = r"(?:password|passwd|passphrase|token|credentials?|(?:api|access|secret|private|account)[-_]?key)"
+_SECRET_NAME: Final = rf"(?:{_PRIVATE}|secret)"
+#: Fields whose text is never shown: `token`, `clientSecret`, `lmcache.remote_password`; not `tlsSecret`, a name.
 _SECRET_FIELD: Final = re.compile(
-    rf"(?:\w*[-_])?(?:auth|bearer|client|session|access|secret)?{_SECRET_NAME}", re.IGNORECASE
+    rf"[\w.-]*{_PRIVATE}|(?:[\w.-]*[-_.])?(?:auth|bearer|client|session|access)?secret", re.IGNORECASE
 )
+#: Of a field's name so many characters at its end are looked at.
+_LONGEST_FIELD: Final = 100
 #: Mappings all of whose values go.
 _SECRET_MAPPINGS: Final = frozenset({"volumeAttributes", "options", "stringData"})
 #: An argument whose name has such a word: `--api-key`, `--hf_token`, but not `--max-num-batched-tokens`. Words have no
 #: separator in them: where both could match it, a line of underscores would take for ever.
 _SECRET_FLAG: Final = re.compile(
-    rf"--?(?:[a-z0-9]*[-_.])*(?:[a-z0-9]*{_SECRET_NAME}|key|keyfile|auth|headers?)(?:[-_.][a-z0-9]*)*", re.IGNORECASE
+    rf"--?(?:[a-z0-9]{{0,30}}[-_.]){{0,9}}(?:[a-z0-9]{{0,30}}{_SECRET_NAME}|key|keyfile|auth|headers?)"
+    r"(?:[-_.][a-z0-9]{0,30}){0,9}",
+    re.IGNORECASE,
 )
 #: What stands in quotes, or up to a blank. JSON within JSON escapes its quotes. Where the closing one was cut off, all
 #: of the line. Its length has a bound, so that many such quotes do not take for ever.
-_VALUE: Final = r"(?:(?P<quote>\\*[\"'])(?:.{0,4000}?(?<!\\)(?P=quote)|.*)|(?!--)(?:[^\s\"'}\\]|\\(?![\"']))+)"
+_VALUE: Final = (
+    r"(?:(?P<quote>\\*[\"'])(?:.{0,4000}?(?<!\\)(?P=quote)|.*)|(?!--)(?:[^\s\"'}\\,]|,(?![\s\"'])|\\(?![\"']))+)"
+)
 #: In a text, also as an item of a list. Not inside a word: `per-token 50.0 %` is an objective and its figure.
 _FLAG_IN_TEXT: Final = re.compile(
-    rf"(?<![\w-])(?P<name>{_SECRET_FLAG.pattern}(?:\s*=\s*|\s+|\\*[\"']\s*,\s*)){_VALUE}", re.IGNORECASE
+    rf"(?<![\w.-])(?P<name>{_SECRET_FLAG.pattern}(?:\s*=\s*|\s+|\\*[\"']\s*,\s*)){_VALUE}", re.IGNORECASE
 )
 #: The same of settings and JSON in a text. Of fewer words: `signing-key: not there` is a finding.
 _ASSIGNED: Final = re.compile(rf"(?P<name>{_SECRET_NAME}(?:\\*[\"'])?\s*[=:]\s*){_VALUE}", re.IGNORECASE)
@@ -104,7 +109,7 @@ def _is_kept(annotation: str) -> bool:
 
 
 def _is_secret(field: str) -> bool:
-    return _SECRET_FIELD.fullmatch(field) is not None
+    return _SECRET_FIELD.fullmatch(field[-_LONGEST_FIELD:]) is not None
 
 
 def _arguments(found: Sequence[Any]) -> Iterator[Any]:

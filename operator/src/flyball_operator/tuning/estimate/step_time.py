@@ -6,9 +6,10 @@ with a ridge towards a prior. That comes from the first observations, never from
 powers of two, where the cells end. A fit that explains badly is reported and not used: unconstrained recursive
 estimates drive the limits to their floor, where nothing is left to learn from.
 
-A window that a trusted model explains is remembered and not fitted at once: it says little new, and most windows are
-such. A change of the engine (throttling, a noisy neighbour) is found by CUSUM on relative residuals. Rows from before
-it are forgotten, and the model scaled to what is seen becomes the prior. Pure.
+A trusted model is fitted anew once a minute. Steps of a new size or kind, and a change that is found, are fitted at
+once; another window is only remembered, as it says little new. A change of the engine (throttling, a noisy neighbour)
+is found by CUSUM on relative residuals. Rows from before it are forgotten, and the model scaled to what is seen becomes
+the prior. Pure.
 """
 
 from __future__ import annotations

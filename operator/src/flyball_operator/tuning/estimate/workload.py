@@ -128,12 +128,13 @@ class WorkloadEstimator:
 
     `recent` was last added to `at`: once per window, since windows overlap. `drafted`: tokens processed for a decode in
     the newest one, `latest`: decodes of a mean step of the fullest core in it. `fullest`: what the fullest core has
-    over the mean core, less what chance explains; 1 or more.
+    over the mean core, less what chance explains; 1 or more. `prefill_only`: answers end with their first token.
     """
 
     recent: Recent = Recent()
     drafted: float = 1.0
     latest: float = 0.0
+    prefill_only: bool = False
     fullest: float = 1.0
     at: float = float("-inf")
 
@@ -161,16 +162,20 @@ class WorkloadEstimator:
         seconds: float,
         cores: int = 1,
         stages: int = 1,
+        prefill_only: bool = False,
     ) -> WorkloadEstimator:
         """With a window of so many cores that ended `at` and was so many seconds long.
 
-        `stages` of the engine's pipeline. With several it is not known what takes memory: of what requests hold the
-        engine tells for one step, but what is used is of all steps in flight.
+        `prefill_only`: answers end with their first token. `stages` of the engine's pipeline. With several it is not
+        known what takes memory: of what requests hold the engine tells for one step, but what is used is of all steps
+        in flight.
         """
         if stages > 1:
             load = replace(load, used_tokens=None)
         alone = steps.total(StepKind.DECODE) if steps is not None else Sums()
-        seen = replace(self, drafted=_drafted(alone)) if alone.decodes > 0.0 else self
+        seen = self if prefill_only is self.prefill_only else replace(self, prefill_only=prefill_only)
+        if alone.decodes > 0.0:
+            seen = replace(seen, drafted=_drafted(alone))
         # Only depths are chosen by it: for services without drafts a tick need not add all steps up once more.
         speculates = steps is not None and bool(steps.drafts or self.recent.drafts)
         if steps is not None and speculates and (total := steps.total()).steps > 0.0:
@@ -201,8 +206,8 @@ class WorkloadEstimator:
         Reckoned once: every tick asks for it, some several times.
         """
         recent, steps, requests = self.recent, self.recent.steps, self.recent.requests
-        # Without a decode answers have one token each, or nothing is known of what makes the others.
-        if requests <= 0.0 or steps.steps <= 0.0 or (steps.decodes <= 0.0 and recent.output > requests):
+        # Without a decode nothing is known of what makes the tokens behind the first.
+        if requests <= 0.0 or steps.steps <= 0.0 or (steps.decodes <= 0.0 and not self.prefill_only):
             return None
         uncached, output = max(1.0, (recent.prompt - recent.cached) / requests), max(1.0, recent.output / requests)
         drafted = _drafted(recent.alone)
