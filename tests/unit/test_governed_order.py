@@ -276,15 +276,43 @@ def test_who_was_moved_behind_and_is_in_time_after_all_is_counted(core: Governed
     assert (order.moved_behind, order.in_time_after_all, order.behind) == (1, 1, 0)
 
 
+def arrive(core: GovernedCore, name: str, at: float, *, prompt: int = 60) -> None:
+    """One more request, which the API server had at that time of its clock."""
+    core.scheduler.add(name, prompt=prompt)
+    request = core.scheduler.requests[name]
+    request.arrival_time = at
+    core.hooks.received(request)
+
+
 def test_a_request_waits_since_the_api_server_had_it(core: GovernedCore) -> None:
     core.add("old", prompt=300)
     core.add("new", prompt=300)
     core.scheduler.finish_requests("new")
-    core.scheduler.add("newer", prompt=300)
-    request = core.scheduler.requests["newer"]
-    request.arrival_time = time.time() - 3.0
-    core.hooks.received(request)
+    arrive(core, "newer", time.time() - 3.0, prompt=300)
     assert step(core) == {"newer": 100}, "its deadline is before that of the other"
+
+
+def test_whoever_is_held_up_between_two_clocks_lets_nobody_overtake(
+    core: GovernedCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_at = iter((100.0, 100.02, 100.003))
+    monkeypatch.setattr(core.hooks._order, "_wall", lambda: next(read_at))
+    for number, name in enumerate(("first", "second", "third")):
+        arrive(core, name, 100.0 + number / 1000)
+    assert step(core) == {"first": 60, "second": 40}
+    assert step(core) == {"first": 1, "second": 20, "third": 60}
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, -1.0, 1.0, 3600.0])
+def test_a_clock_that_is_set_dates_those_that_come_after_it_as_before(
+    core: GovernedCore, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    wall = [100.0]
+    monkeypatch.setattr(core.hooks._order, "_wall", lambda: wall[0])
+    for name, age in (("before", 0.0), ("younger", 1.0), ("older", 2.0)):
+        arrive(core, name, wall[0] - age)
+        wall[0] = 100.0 + seconds
+    assert step(core) == {"older": 60, "younger": 40}
 
 
 def test_another_deadline_moves_those_that_wait(core: GovernedCore) -> None:

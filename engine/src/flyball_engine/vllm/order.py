@@ -35,6 +35,8 @@ from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 _LOOKED_UP: Final = 2
 #: Seconds that the API server may have had a request before the core; more is another clock than ours.
 _LONGEST_AGE: Final = 3_600.0
+#: Seconds that we may be held up between reading our clock and that of arrivals; more is a clock that was set.
+_HELD_UP: Final = 0.05
 #: No cap on the tokens of one prompt can be set.
 _NO_CAP: Final = 2**31
 
@@ -65,6 +67,8 @@ class PromptOrder:
         self._queues = queues
         self._refusable = refusable
         self._wall = wall
+        #: What our clock shows over that of arrivals, in seconds.
+        self._apart = -math.inf
         reason = adapter.ungoverned or _unsupported(scheduler, queues)
         self.unsupported: dict[AnyKnob, str] = {} if reason is None else {OrderKnob.ON_TIME: reason}
         self.first: Any = None
@@ -130,9 +134,7 @@ class PromptOrder:
             return
         if request.num_output_tokens:
             return
-        # Core and API server are of one pod, so of one clock. An age it cannot have is of a clock that was set.
-        age = self._wall() - request.arrival_time
-        arrived = now - age if 0 <= age <= _LONGEST_AGE else now
+        arrived = self._arrived(request.arrival_time, now)
         tokens, attention = self._candidates.left(request)
         of_class = class_in(told)
         promised = self._terms.get(of_class) or self._terms[DEFAULT_CLASS]
@@ -147,6 +149,19 @@ class PromptOrder:
             refusable=bool(told) and self._refusable(request),
         )
         self._named[request.request_id] = request
+
+    def _arrived(self, arrival: float, now: float) -> float:
+        """When a request arrived, by our clock. Core and API server are of one pod, so of one clock.
+
+        The two clocks are read one after the other. Held up in between we would take a request for an older one, and it
+        would overtake others. So of differences that are alike the largest counts.
+        """
+        apart = now - self._wall()
+        if not 0.0 <= self._apart - apart <= _HELD_UP:
+            self._apart = apart
+        arrived = arrival + self._apart
+        # An age it cannot have is of a clock that was set.
+        return min(now, arrived) if -_HELD_UP <= now - arrived <= _LONGEST_AGE else now
 
     def stays(self, request: Any) -> None:
         """A request is served in any case from now on."""
