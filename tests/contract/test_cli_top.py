@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,14 +102,21 @@ def followed(api: StoredApi, folder: Path, monkeypatch: pytest.MonkeyPatch) -> I
         yield
 
 
+@asynccontextmanager
+async def listed(namespace: str | None) -> AsyncIterator[top.Services]:
+    """The services of a namespace, None for all, as they are at first."""
+    configuration, _ = await kubeconfig(None)
+    async with connected(configuration, "test", NeverLeading(), instance="test") as client:
+        live = top.Services(client, namespace, "")
+        await live.list()
+        yield live
+
+
 async def test_what_changes_is_taken_in_and_what_is_deleted_goes(
     api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with followed(api, tmp_path, monkeypatch):
-        configuration, _ = await kubeconfig(None)
-        async with connected(configuration, "test", NeverLeading(), instance="test") as client:
-            live = top.Services(client, "team", "")
-            await live.list()
+        async with listed("team") as live:
             changed = a_service("chat", ready=0)
             changed["metadata"]["resourceVersion"] = "17"
             for event in (
@@ -130,10 +137,7 @@ async def test_after_a_version_that_is_too_old_all_are_listed_anew(
     api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with followed(api, tmp_path, monkeypatch):
-        configuration, _ = await kubeconfig(None)
-        async with connected(configuration, "test", NeverLeading(), instance="test") as client:
-            live = top.Services(client, None, "")
-            await live.list()
+        async with listed(None) as live:
             monkeypatch.setattr(top, "_AGAIN_SECONDS", 0)
             api.put(INFERENCE_SERVICES, a_service("late"))
             api.watched.put({"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}})
@@ -146,10 +150,7 @@ async def test_a_table_that_nothing_follows_any_more_ends(
     api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with followed(api, tmp_path, monkeypatch):
-        configuration, _ = await kubeconfig(None)
-        async with connected(configuration, "test", NeverLeading(), instance="test") as client:
-            live = top.Services(client, None, "")
-            await live.list()
+        async with listed(None) as live:
             # As no API server sends it, but what stands between might.
             api.watched.put({"type": "MODIFIED"})
             with pytest.raises(KeyError):

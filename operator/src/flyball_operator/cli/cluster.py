@@ -47,6 +47,13 @@ def add_name(parser: argparse.ArgumentParser, *, optional: bool = False) -> None
     parser.add_argument("name", nargs=nargs, type=object_name, metavar="NAME", help="of the InferenceService")
 
 
+def add_operator_namespace(parser: argparse.ArgumentParser) -> None:
+    """Where operators are looked for."""
+    parser.add_argument(
+        "--operator-namespace", type=object_name, metavar="NAME", help="look for operators in this namespace only; all"
+    )
+
+
 def object_name(text: str) -> str:
     """An argument that is a name. Raises `ArgumentTypeError`."""
     if (wrong := wrong_name(text)) is not None:

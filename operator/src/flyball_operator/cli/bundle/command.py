@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked, object_name
+from flyball_operator.cli.cluster import JSON, NotHadError, add_operator_namespace, add_options, add_output, asked
 from flyball_operator.cli.output import NOT_HAD
 from flyball_operator.cli.terminal import wrapped
 
@@ -38,9 +38,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "1: the cluster cannot be asked, there is no such namespace, or the file cannot be written.",
     )
     add_options(parser, namespace_help="services of this namespace only; all")
-    parser.add_argument(
-        "--operator-namespace", type=object_name, metavar="NAME", help="look for operators in this namespace only; all"
-    )
+    add_operator_namespace(parser)
     parser.add_argument("--file", metavar="FILE", help=f"a new file; {_NAME}-TIME.tar.gz")
     add_output(parser, shape=_SHAPE)
     parser.set_defaults(run=run, parser=parser)

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from flyball_operator.cli.cluster import JSON, add_options, add_output, asked, expect_namespace, object_name
+from flyball_operator.cli.cluster import JSON, add_operator_namespace, add_options, add_output, asked, expect_namespace
 from flyball_operator.cli.doctor.findings import Finding, Level, as_json, healthy, text_lines
 from flyball_operator.cli.output import NOT_HAD
 from flyball_operator.cli.terminal import GREEN, RED, YELLOW, coloured, columns
@@ -29,9 +29,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "made, there is no such namespace, or the cluster cannot be asked.",
     )
     add_options(parser, namespace_help="look at services of this namespace only; all")
-    parser.add_argument(
-        "--operator-namespace", type=object_name, metavar="NAME", help="look for operators in this namespace only; all"
-    )
+    add_operator_namespace(parser)
     parser.add_argument("--no-services", action="store_true", help="look at operators only, not at services")
     parser.add_argument(
         "--metrics",
