@@ -21,6 +21,9 @@ JWT = "eyJhbGciOiJFZERTQSJ9.eyJhdWQiOiJ1aWQtMSJ9.c2lnbmF0dXJl"
         ({"args": ["--api-key", "x", "--port=1"]}, {"args": ["--api-key", REDACTED, "--port=1"]}),
         ({"args": ["--api-key=x"]}, {"args": [f"--api-key={REDACTED}"]}),
         ({"command": ["--hf_token", "x"]}, {"command": ["--hf_token", REDACTED]}),
+        ({"command": ["srv", "-u", "--api-key", "x"]}, {"command": ["srv", "-u", "--api-key", REDACTED]}),
+        ({"command": ["curl", "-u", 'a person:"x"']}, {"command": ["curl", "-u", f"a person:{REDACTED}"]}),
+        ({"command": ["curl", "-u", "me:x", "-o", "a"]}, {"command": ["curl", "-u", f"me:{REDACTED}", "-o", "a"]}),
         ({"volumeAttributes": {"a": "x"}}, {"volumeAttributes": {"a": REDACTED}}),
         ({"apiKey": "x"}, {"apiKey": REDACTED}),
         # Settings of a KV connector.
@@ -45,6 +48,10 @@ def test_what_may_be_a_secret_goes(found: object, left: object) -> None:
         {"args": ["--max-num-batched-tokens", "8192", "--tokenizer", "qwen", "--enable-prefix-caching"]},
         {"env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}]},
         {"tls": {"secretName": "chat-tls"}},
+        {"command": ["date", "-u", "+%H:%M:%S"]},
+        {"command": ["pip", "install", "-U", "https://mirror/a.whl"]},
+        {"message": "python3 -u serve.py: started; docker run -u 1000:1000; date -u +%H:%M:%S"},
+        {"message": "pip install --user git+https://mirror/a"},
         {"annotations": {names.ANNOTATION_ASKED: "hash 2026-11-20T10:00:00Z"}},
         {"tolerations": [{"key": "nvidia.com/gpu", "value": "present"}]},
         {"conditions": [{"type": "Ready", "status": "True", "message": 'secret "hf" not found'}]},
@@ -66,6 +73,16 @@ def test_what_a_fault_needs_stays(found: object) -> None:
         ("hf_abcdefghijklmnop was refused", "abcdefgh"),
         ("sk-abcdefghijklmnop", "abcdefgh"),
         ("https://user:hunter2@prometheus/api", "hunter2"),
+        ("curl -u user:hunter2 https://mirror/x", "hunter2"),
+        ("curl --user 'user:hunter2 more' https://mirror/x", "more"),
+        ("curl --proxy-user=user:hunter2 https://mirror/x", "hunter2"),
+        ('["curl", "-u", "user:hunter2"]', "hunter2"),
+        ("""curl -u user:"hunter2 more" https://mirror/x""", "hunter2"),
+        ("""curl -u "$NAME":"hunter2 more" https://mirror/x""", "hunter2"),
+        ("curl -fsSLu :hunter2 https://mirror/x", "hunter2"),
+        ('curl --user "a person:hunter2" https://mirror/x', "hunter2"),
+        ('curl --user "user:hunter2 cut off', "hunter2"),
+        (r'curl -u "user:one\"hunter2"', "hunter2"),
         ("vllm serve --api-key hunter2 --port 1", "hunter2"),
         ("vllm serve --api-key='hunter2 more' --port 1", "hunter2"),
         ('{"password": "hunter2", "a": 1}', "hunter2"),
@@ -97,7 +114,16 @@ def test_what_looks_like_a_credential_goes_from_texts(found: str, secret: str) -
     assert REDACTED in text(found)
 
 
-@pytest.mark.parametrize("found", ['{"token": "hunter2", "a": 1}', 'password="hunter2"', '["--api-key", "hunter2"]'])
+@pytest.mark.parametrize(
+    "found",
+    [
+        '{"token": "hunter2", "a": 1}',
+        'password="hunter2"',
+        '["--api-key", "hunter2"]',
+        'sh -c "curl -u me:hunter2" x',
+        '["curl", "-u", "me:hunter2"]',
+    ],
+)
 def test_lines_of_a_log_in_json_stay_json_when_a_credential_goes(found: str) -> None:
     # As the operator's log has what others said: JSON, or JSON within JSON.
     for said in (found, json.dumps({"answer": found})):
@@ -124,6 +150,8 @@ def test_what_follows_a_value_without_quotes_stays_json(found: str) -> None:
         "-a.-a." * 50_000,
         "--" + "key-" * 50_000,
         "token" * 50_000,
+        '-u "a:' * 50_000,
+        "-u a:" * 50_000,
     ],
     ids=lambda found: found[:9],
 )

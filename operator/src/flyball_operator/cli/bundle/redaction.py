@@ -50,6 +50,21 @@ _FLAG_IN_TEXT: Final = re.compile(
 )
 #: The same of settings and JSON in a text. Of fewer words: `signing-key: not there` is a finding.
 _ASSIGNED: Final = re.compile(rf"(?P<name>{_SECRET_NAME}(?:\\*[\"'])?\s*[=:]\s*){_VALUE}", re.IGNORECASE)
+#: An argument whose value is a name and a password, as of curl.
+_LOGIN_FLAG: Final = r"(?:-[A-Za-z]{0,8}[uU]|--(?:proxy-)?user)"
+#: Between the two: an address, a format of `date` and numbers of a user and a group are none.
+_COLON: Final = r":(?!//)"
+_NO_LOGIN: Final = r"(?!\+|\d+:\d+(?!\w))"
+_LOGIN: Final = re.compile(rf"{_NO_LOGIN}(?P<name>[^:]{{0,100}}{_COLON})", re.DOTALL)
+_TO_LOGIN: Final = rf"(?<![\w-]){_LOGIN_FLAG}(?:\s+|\s*=\s*|\\*[\"']\s*,\s*)"
+#: In a text: both in quotes, or the name up to a blank. Where the closing quote was cut off, all of the line.
+_LOGIN_IN_QUOTES: Final = re.compile(
+    rf"(?P<name>{_TO_LOGIN}(?P<quote>\\*[\"']){_NO_LOGIN}[^:\"'\\\r\n]{{0,100}}{_COLON})"
+    r"(?:.{0,4000}?(?<!\\)(?P=quote)|.*)"
+)
+_LOGIN_IN_TEXT: Final = re.compile(
+    rf"(?P<name>{_TO_LOGIN}{_NO_LOGIN}[\"']?[^\s:\"'\\,]{{0,100}}[\"']?{_COLON}){_VALUE}"
+)
 #: What looks like a credential wherever it stands.
 _CREDENTIALS: Final = (
     (re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL), REDACTED),
@@ -115,11 +130,16 @@ def _is_secret(field: str) -> bool:
 def _arguments(found: Sequence[Any]) -> Iterator[Any]:
     """Arguments of a program, without the value of one whose name speaks of a key."""
     follows = False
+    before = ""
     for item in found:
-        argument = str(item)
+        argument, flag = str(item), before
+        before = argument
         if follows and not argument.startswith("-"):
             yield REDACTED
             follows = False
+            continue
+        if re.fullmatch(_LOGIN_FLAG, flag) and (login := _LOGIN.match(argument)):
+            yield f"{login['name']}{REDACTED}"
             continue
         name, equals, _ = argument.partition("=")
         secret = _SECRET_FLAG.fullmatch(name) is not None
@@ -131,7 +151,15 @@ def text(found: str) -> str:
     """A text, such as a log, without what looks like a credential."""
     for pattern, instead in _CREDENTIALS:
         found = pattern.sub(instead, found)
-    return _ASSIGNED.sub(_without_value, _FLAG_IN_TEXT.sub(_without_value, found))
+    found = _LOGIN_IN_QUOTES.sub(_without_password, found)
+    for pattern in (_LOGIN_IN_TEXT, _FLAG_IN_TEXT, _ASSIGNED):
+        found = pattern.sub(_without_value, found)
+    return found
+
+
+def _without_password(found: re.Match[str]) -> str:
+    """A name, and that its password is redacted, in the quotes that both had."""
+    return f"{found['name']}{REDACTED}{found['quote']}"
 
 
 def _without_value(found: re.Match[str]) -> str:
