@@ -11,6 +11,7 @@ import pytest
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.terminal import on_terminal
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from support.stored_api import Command, StoredApi, served
 
@@ -57,3 +58,22 @@ def test_on_a_terminal_it_is_live_until_ctrl_c(api: StoredApi, tmp_path: Path) -
         api.put(INFERENCE_SERVICES, a_service(32))
         terminal.expect("32 at once", expecting="other limits")
         assert terminal.interrupt() == (130, "flyball: interrupted\n")
+
+
+def test_lines_of_json_go_on_once_the_api_server_answers_again(api: StoredApi, tmp_path: Path) -> None:
+    with (
+        served(api, tmp_path, namespace="team") as path,
+        on_terminal("watch", "chat", "-o", "json", "--interval", "0.5", KUBECONFIG=str(path)) as terminal,
+    ):
+        terminal.expect('"requests": 48', expecting="the limits")
+        api.away, asked = True, len(api.requests)
+        # Whoever was asking when it went away may have had an answer.
+        eventually(lambda: len(api.requests) > asked + 2, expecting="a look without an answer")
+        api.away = False
+        api.put(INFERENCE_SERVICES, a_service(32))
+        terminal.expect('"requests": 32', expecting="other limits")
+        code, complaints = terminal.interrupt(draws=False)
+    assert code == 130
+    complaint, interrupted = complaints.splitlines()
+    assert complaint.startswith("flyball watch: ")
+    assert interrupted == "flyball: interrupted"

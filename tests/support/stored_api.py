@@ -44,6 +44,8 @@ class StoredApi:
         """Methods and paths, in their order."""
         self.interfering = 0
         """So many patches find that somebody else has just changed the object."""
+        self.away = False
+        """Whether each request is answered with 503."""
         self.invalid = ""
         """Why dry runs are refused; empty where they are not."""
         self.watched: Queue[Object | None] = Queue()
@@ -59,6 +61,8 @@ class StoredApi:
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         """Status and document."""
         self.requests.append((method, path))
+        if self.away:
+            return 503, {"message": "not now", "reason": "ServiceUnavailable"}
         if any(f"/{plural}" in path for plural in self.forbidden):
             return 403, {"message": f"{path} is forbidden", "reason": "Forbidden"}
         if method != "GET":

@@ -51,9 +51,8 @@ def run(options: argparse.Namespace) -> int:
         first = await look()
         if options.output == JSON:
             print(json.dumps(as_json(first)), flush=True)
-            while not options.once:
-                await asyncio.sleep(options.interval)
-                print(json.dumps(as_json(await look())), flush=True)
+            if not options.once:
+                await _print_lines(look, options.interval)
         elif options.once or not redraws():
             print("\n".join(map(printable, chart([first], columns()))))
         else:
@@ -61,6 +60,22 @@ def run(options: argparse.Namespace) -> int:
         return 0
 
     return asked_in(options, work)
+
+
+async def _print_lines(look: Callable[[], Awaitable[Sample]], interval: float) -> None:
+    """A line per look for ever. While the API server cannot be asked there is none, but a complaint on why."""
+    from flyball_operator.kube.errors import UnavailableError  # noqa: PLC0415 – see `_show`
+
+    trouble = ""
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            print(json.dumps(as_json(await look())), flush=True)
+            trouble = ""
+        except UnavailableError as error:
+            if str(error) != trouble:
+                print(f"flyball watch: {printable(str(error))}", file=sys.stderr, flush=True)
+            trouble = str(error)
 
 
 async def _show(first: Sample, look: Callable[[], Awaitable[Sample]], interval: float) -> None:

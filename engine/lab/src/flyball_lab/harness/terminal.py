@@ -41,10 +41,14 @@ class Terminal:
         """Wait until this was shown so many times. Raises `AssertionError` if the command ends before."""
         eventually(lambda: self._sees(text, times), expecting=expecting)
 
-    def interrupt(self) -> tuple[int, str]:
-        """Ctrl-C. Once the screen from before is back and the command has ended: its exit code, and its complaints."""
+    def interrupt(self, *, draws: bool = True) -> tuple[int, str]:
+        """Ctrl-C. Once the command has ended: its exit code, and its complaints.
+
+        `draws`: it has a screen of its own, and that from before has to come back.
+        """
         self._process.send_signal(signal.SIGINT)
-        self.expect(_LEAVES, expecting="the screen from before")
+        if draws:
+            self.expect(_LEAVES, expecting="the screen from before")
         _, complained = self._process.communicate(timeout=60)
         return self._process.returncode, complained
 
