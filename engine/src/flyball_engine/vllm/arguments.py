@@ -226,15 +226,18 @@ def _explain(arguments: Arguments, message: str) -> str:
 def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[str]) -> list[str]:
     """Why the whole command line must not be used: owned values that do not hold in it, or contradict each other."""
     try:
-        alone, again, whole = (arguments.parse(tokens) for tokens in (owned, owned, command))
+        alone, whole = arguments.parse(owned), arguments.parse(command)
     except ArgumentsError as error:
         return [f"vLLM does not take the arguments: {error}"]
     # The last word on ownership, in case the parser of some version can be talked into something not thought of here.
-    changed = [
-        dest
-        for dest in alone.destinations()
-        if not _says_the_same(getattr(alone, dest), getattr(whole, dest), again=getattr(again, dest))
-    ]
+    changed = [dest for dest in alone.destinations() if getattr(alone, dest) != getattr(whole, dest)]
+    if changed:
+        again = arguments.parse(owned)
+        changed = [
+            dest
+            for dest in changed
+            if not _says_the_same(getattr(alone, dest), getattr(whole, dest), again=getattr(again, dest))
+        ]
     reasons = [f"the arguments change --{dest.replace('_', '-')}, which is Flyball's to set" for dest in changed]
     servers = getattr(whole, _SERVERS, None)
     if servers is not None and servers < 1 and not getattr(alone, _HEADLESS, None):
@@ -245,21 +248,15 @@ def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[
 
 
 def _says_the_same(one: Any, other: Any, *, again: Any) -> bool:
-    """Whether two values are of one argument.
+    """Whether two values that differ are of one argument.
 
     `again`: what the argument of `one` was parsed to once more. Some fields differ then: vLLM draws the id of an engine
     that transfers KV cache at random.
     """
-    if one == other:
-        return True
     if not dataclasses.is_dataclass(one) or type(one) is not type(other):
         return False
-    first, second, third = map(_fields, (one, again, other))
+    first, second, third = map(dataclasses.asdict, (one, again, other))
     return all(value != second[name] or value == third[name] for name, value in first.items())
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return dataclasses.asdict(value)
 
 
 def _contradictions(given: argparse.Namespace) -> list[str]:
