@@ -197,6 +197,8 @@ def test_a_prefill_limit_holds_back_prompts(core: GovernedCore) -> None:
 def test_where_vllm_passes_over_requests_of_its_own_choice_no_order_is_promised(tmp_path: Path, attribute: str) -> None:
     scheduler = PlainScheduler()
     setattr(scheduler, attribute, SimpleNamespace())
+    transfer = SimpleNamespace(kv_connector="LMCacheConnectorV1", is_kv_consumer=True)
+    scheduler.vllm_config = SimpleNamespace(kv_transfer_config=transfer if attribute == "connector" else None)
     hooks = StepHooks(scheduler, folder=tmp_path)
     unsupported = StateReader(find_state_files(tmp_path)[0]).unsupported
     assert BatchingKnob.STATIC in unsupported
@@ -207,6 +209,17 @@ def test_where_vllm_passes_over_requests_of_its_own_choice_no_order_is_promised(
     hooks.apply(setpoint(1, batching=Batching(strategy=Static(batch_size=1))))
     hooks.before_schedule()
     assert scheduler.max_num_active_reqs == 16
+
+
+def test_where_no_prompt_is_loaded_requests_are_chosen_but_memory_is_not_promised(tmp_path: Path) -> None:
+    scheduler = PlainScheduler()
+    vars(scheduler)["connector"] = SimpleNamespace()
+    transfer = SimpleNamespace(kv_connector="NixlConnector", is_kv_consumer=False)
+    scheduler.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
+    StepHooks(scheduler, folder=tmp_path)
+    unsupported = StateReader(find_state_files(tmp_path)[0]).unsupported
+    assert unsupported.keys() & set(BatchingKnob) == {BatchingKnob.NO_EVICT}
+    assert "until another engine has read them" in unsupported[BatchingKnob.NO_EVICT]
 
 
 def test_an_older_scheduler_names_what_it_has_not(tmp_path: Path) -> None:

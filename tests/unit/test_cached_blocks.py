@@ -283,11 +283,21 @@ def test_its_memory_is_taken_when_it_is_made(tmp_path: Path) -> None:
     assert taken.st_blocks * 512 >= taken.st_size > 10_000
 
 
-def test_a_cache_that_a_connector_fills_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(enable_caching=True), connector=object())
+@pytest.mark.parametrize(
+    ("consumer", "said"),
+    [(True, "a connector brings what the cache does not hold"), (False, "the cache has 2 groups")],
+)
+def test_a_cache_that_a_connector_fills_is_not_followed_and_that_of_a_producer_is_looked_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, consumer: bool, said: str
+) -> None:
+    cache = SimpleNamespace(enable_caching=True, kv_cache_config=SimpleNamespace(kv_cache_groups=[1, 2]))
+    transfer = SimpleNamespace(kv_connector="NixlConnector", is_kv_consumer=consumer)
+    scheduler = SimpleNamespace(
+        kv_cache_manager=cache, connector=object(), vllm_config=SimpleNamespace(kv_transfer_config=transfer)
+    )
     with caplog.at_level("INFO"):
         assert cached_blocks(scheduler, folder=tmp_path, engine=0) is None
-    assert "a connector brings what the cache does not hold" in caplog.text
+    assert said in caplog.text
 
 
 def test_a_cache_whose_hashes_look_ahead_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

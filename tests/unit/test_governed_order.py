@@ -32,8 +32,20 @@ def ordered(generation: int = 1, *, seconds: float = 5.0, late_share: float = 0.
     return setpoint(generation, step=a_budget(STEP_SECONDS, MODEL), on_time=on_time, **fields)
 
 
+def a_scheduler(**config: Any) -> PlainScheduler:
+    return PlainScheduler(PlainConfig(max_num_seqs=64, max_num_batched_tokens=512, **config))
+
+
+def with_connector(scheduler: PlainScheduler, name: str = "NixlConnector", *, consumer: bool) -> PlainScheduler:
+    """Of an engine that loads prompts for sure, or one that processes them for others."""
+    vars(scheduler)["connector"] = object()
+    transfer = SimpleNamespace(kv_connector=name, is_kv_consumer=consumer)
+    scheduler.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
+    return scheduler
+
+
 def a_core(folder: Path, **config: Any) -> GovernedCore:
-    return GovernedCore(folder, PlainScheduler(PlainConfig(max_num_seqs=64, max_num_batched_tokens=512, **config)))
+    return GovernedCore(folder, a_scheduler(**config))
 
 
 @pytest.fixture
@@ -425,6 +437,21 @@ def test_one_that_waits_for_others_is_not_taken_to_stand_still(core: GovernedCor
     assert waited >= 2
 
 
+@pytest.mark.parametrize(
+    ("told", "first"), [({"do_remote_decode": True}, "short"), ({"do_remote_prefill": True}, "long")]
+)
+def test_a_late_prompt_on_a_producer_waits_for_those_on_time_but_not_for_one_that_is_to_be_loaded(
+    tmp_path: Path, told: dict[str, bool], first: str
+) -> None:
+    core = GovernedCore(tmp_path, with_connector(a_scheduler(), consumer=False))
+    core.hooks.apply(ordered())
+    core.add("long", prompt=6000, output=1)
+    step(core)
+    core.add("short", prompt=100, output=1)
+    core.scheduler.requests["short"].kv_transfer_params = told
+    assert step(core) == {first: 100}
+
+
 def test_nobody_is_parked_while_the_engine_is_paused(core: GovernedCore) -> None:
     core.add("long", prompt=6000)
     step(core)
@@ -521,7 +548,11 @@ class Unturned(PlainQueue):
 @pytest.mark.parametrize(
     ("attribute", "value", "reason"),
     [
-        ("connector", object(), "KV connector"),
+        (
+            "vllm_config",
+            SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector", is_kv_consumer=True)),
+            "KV connector",
+        ),
         ("ec_connector", object(), "encoder cache connector"),
         ("policy", PlainPolicy.PRIORITY, "--scheduling-policy=priority"),
         ("parallel_config", SimpleNamespace(distributed_executor_backend="external_launcher"), "external launcher"),
@@ -536,6 +567,23 @@ def test_what_cannot_be_ordered_is_refused_by_name(tmp_path: Path, attribute: st
     core.hooks = type(core.hooks)(scheduler, folder=tmp_path, clock=lambda: core.now)
     unsupported = type(core._reader)(next(tmp_path.glob("core-*.state"))).unsupported
     assert reason in unsupported[OrderKnob.ON_TIME]
+
+
+@pytest.mark.parametrize(
+    ("connector", "consumer", "ordered"),
+    [
+        ("NixlConnector", False, True),
+        ("NixlConnector", True, False),
+        # They look for what any engine has left, producers too.
+        ("OffloadingConnector", False, False),
+        ("LMCacheConnectorV1", False, False),
+    ],
+)
+def test_prompts_are_ordered_where_none_is_loaded(
+    tmp_path: Path, connector: str, consumer: bool, ordered: bool
+) -> None:
+    core = GovernedCore(tmp_path, with_connector(PlainScheduler(), connector, consumer=consumer))
+    assert (OrderKnob.ON_TIME not in core._reader.unsupported) is ordered
 
 
 def test_a_scheduler_that_can_be_ordered_refuses_nothing(core: GovernedCore) -> None:

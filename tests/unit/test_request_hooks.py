@@ -77,6 +77,21 @@ def test_tokens_reach_the_ledger_and_what_is_wrapped_answers_as_before(
     assert (counted.request.prompt_tokens, counted.request.cached_prompt_tokens) == (4, 1)
 
 
+@pytest.mark.usefixtures("in_a_request")
+def test_a_prompt_that_was_loaded_counts_as_cached_whatever_was_cached_where_it_was_processed(
+    processor: type[Processor], ledger: RequestLedger
+) -> None:
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
+    made = processor()
+    sequence = sequence_of(made, state(num_cached_tokens=0))
+    first = SimpleNamespace(new_token_ids=[1], prefill_stats=SimpleNamespace(num_cached_tokens=3))
+    for output in (first, SimpleNamespace(new_token_ids=[2], prefill_stats=None)):
+        made._update_stats_from_output(sequence, output, 1.0, None)
+    made._update_stats_from_finished(sequence, SimpleNamespace(name="STOP"), None)
+    counted = getattr(sequence, counting._MARK)
+    assert (counted.request.prompt_tokens, counted.request.cached_prompt_tokens) == (4, 3)
+
+
 def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     processor: type[Processor], ledger: RequestLedger
 ) -> None:

@@ -71,11 +71,13 @@ class OpenSequence:
     """One generated sequence of a request.
 
     `first` and `last` are times of its tokens on the engine core's clock; `heard` is when the server had the last one.
-    `named`: the most tokens that its request wants of it, None if it does not say.
+    `named`: the most tokens that its request wants of it, None if it does not say. `cached`: tokens of its prompt that
+    this engine did not process, as its core says; None if it does not.
     """
 
     request: OpenRequest
     named: int | None = None
+    cached: int | None = None
     first: float = 0.0
     last: float = 0.0
     heard: float = 0.0

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from flyball_engine.control.cached_blocks import CachedBlocksError, CachedBlocksWriter, cached_blocks_of
 from flyball_engine.log_events import EngineLogEvent, EventLog
+from flyball_engine.vllm.kv_transfer import loads_prompts
 
 _log = EventLog(__name__)
 #: The cache's keys end with the number of the group, of which there is one.
@@ -178,7 +179,7 @@ def _unfollowable(scheduler: Any) -> str | None:
     manager = scheduler.kv_cache_manager
     if not getattr(manager, "enable_caching", False):
         return "prefix caching is off"
-    if getattr(scheduler, "connector", None) is not None:
+    if loads_prompts(getattr(scheduler, "vllm_config", None)):
         return "a connector brings what the cache does not hold"
     # Since 0.33, beside drafts that read ahead: a block's hash is of more tokens than the block's.
     if getattr(scheduler, "num_hash_lookahead_tokens", 0):

@@ -176,7 +176,9 @@ STEP: Final = (
             "status",
         ),
         optional={
-            **dict.fromkeys(("lora_request", "mm_features"), "room is taken to be all that it needs to join"),
+            **dict.fromkeys(
+                ("lora_request", "mm_features", "kv_transfer_params"), "room is taken to be all that it needs to join"
+            ),
             "num_stale_output_tokens": "what was preempted is taken to be free to go on",
             "drop_stale_output": "what was preempted is taken to be free to go on",
             "block_hashes": _BLIND,
@@ -224,7 +226,8 @@ COUNTING: Final = (
         module="vllm.v1.engine",
         name="EngineCoreOutput",
         needed=("new_token_ids",),
-        optional=dict.fromkeys(("request_id", "finish_reason", "stop_reason", "events", "trace_headers"), _AT_ARRIVAL),
+        optional=dict.fromkeys(("request_id", "finish_reason", "stop_reason", "events", "trace_headers"), _AT_ARRIVAL)
+        | {"prefill_stats": "what was cached of a prompt is what vLLM tells the client"},
     ),
     Used(module="vllm.v1.engine", name="FinishReason", needed=("ABORT", "ERROR")),
 )
@@ -260,7 +263,10 @@ GATE: Final = (
     Used(
         module="vllm.config.kv_transfer",
         name="KVTransferConfig",
-        optional={"is_kv_consumer": _NOT_LOADED},
+        optional={
+            "kv_connector": _NOT_LOADED,
+            "is_kv_consumer": "with a KV connector, prompts are taken to be loaded from elsewhere",
+        },
     ),
 )
 #: Where vLLM's own limits of its queue are asked, and moved.

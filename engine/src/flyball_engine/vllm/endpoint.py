@@ -37,6 +37,7 @@ from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.compat import MARKING
 from flyball_engine.vllm.gate import RequestGate, install_gate
 from flyball_engine.vllm.harmony import install_harmony, unread
+from flyball_engine.vllm.kv_transfer import loads_prompts
 from flyball_engine.vllm.queue_limiter import QueueLimiter
 from flyball_engine.vllm.requests import install
 from flyball_engine.vllm.routes import unasked
@@ -195,7 +196,7 @@ class FlyballControl:
 
     def _why_ungated(self, engine_client: Any) -> Callable[[], str | None]:
         """Says why requests cannot be refused now; None if they can."""
-        lasting = self._ungated or self._unread_format(engine_client) or _loads_prompts(engine_client)
+        lasting = self._ungated or self._unread_format(engine_client) or _why_unforeseen(engine_client)
         return lambda: lasting or (None if self._servers is None else self._servers.missing())
 
     def _unread_format(self, engine_client: Any) -> str | None:
@@ -224,10 +225,9 @@ def _place(engine_client: Any) -> tuple[int, int]:
     return int(getattr(core, "client_index", 0)), int(getattr(core, "client_count", 1))
 
 
-def _loads_prompts(engine_client: Any) -> str | None:
+def _why_unforeseen(engine_client: Any) -> str | None:
     """Why no prompt of this engine can be said to take too long; None if it processes them all itself."""
-    transfer = getattr(getattr(engine_client, "vllm_config", None), "kv_transfer_config", None)
-    if not getattr(transfer, "is_kv_consumer", False):
+    if not loads_prompts(getattr(engine_client, "vllm_config", None)):
         return None
     return "a KV connector loads prompts from elsewhere, and how long that takes is not known"
 

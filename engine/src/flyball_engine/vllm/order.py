@@ -27,7 +27,8 @@ from flyball_engine.contract import DEFAULT_CLASS, AnyKnob, Classes, Knob, OnTim
 from flyball_engine.control.state_file import Slot
 from flyball_engine.vllm.candidates import LOOKED_AT, Candidates
 from flyball_engine.vllm.compat import ORDERING, lacking
-from flyball_engine.vllm.queue import WaitingQueues
+from flyball_engine.vllm.kv_transfer import is_loaded, loads_prompts
+from flyball_engine.vllm.queue import LOADS_IN_ITS_ORDER, WaitingQueues
 from flyball_engine.vllm.refusal import class_in, told_of
 from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 
@@ -375,17 +376,15 @@ def _prompt(one: Pending[Any]) -> Prompt:
 
 def _is_simple(request: Any) -> bool:
     """Whether room is all that it needs to join."""
-    return not (getattr(request, "lora_request", None) or getattr(request, "mm_features", None))
+    return not (getattr(request, "lora_request", None) or getattr(request, "mm_features", None) or is_loaded(request))
 
 
 def _unsupported(scheduler: Any, queues: WaitingQueues) -> str | None:
     """Why this scheduler's prompts cannot be ordered."""
-    for attribute, reason in (
-        ("connector", "with a KV connector vLLM starts loading whatever waits, in an order of its own"),
-        ("ec_connector", "with an encoder cache connector vLLM passes over requests in transit"),
-    ):
-        if getattr(scheduler, attribute, None) is not None:
-            return reason
+    if loads_prompts(getattr(scheduler, "vllm_config", None)):
+        return LOADS_IN_ITS_ORDER
+    if getattr(scheduler, "ec_connector", None) is not None:
+        return "with an encoder cache connector vLLM passes over requests in transit"
     if queues.start_policy is SchedulingPolicy.PRIORITY:
         return "the engine was started with --scheduling-policy=priority, which orders them"
     return lacking(ORDERING, functools.partial(hasattr, scheduler.waiting))

@@ -15,6 +15,7 @@ from operator import is_
 from typing import Any, Final
 
 from flyball_engine.contract import AnyKnob, BatchingKnob, SchedulingPolicy
+from flyball_engine.vllm.kv_transfer import loads_prompts
 
 _NEEDED: Final = (
     "deferred_waiting",
@@ -23,6 +24,8 @@ _NEEDED: Final = (
     "policy",
     "_handle_blocked_waiting_request",
 )
+#: Why nobody is chosen where prompts are loaded.
+LOADS_IN_ITS_ORDER: Final = "with a KV connector vLLM starts loading whatever waits, in an order of its own"
 #: What admits chosen requests, not only a number of them.
 _CHOOSING: Final = (
     BatchingKnob.STATIC,
@@ -189,11 +192,15 @@ def _unsupported(scheduler: Any, module: Any) -> dict[AnyKnob, str]:
     if missing or not hasattr(module, "create_request_queue"):
         lacks = ", ".join(missing) or "way to make a queue"
         return dict.fromkeys((*_CHOOSING, BatchingKnob.POLICY), f"this vLLM's scheduler has no {lacks}")
+    if loads_prompts(getattr(scheduler, "vllm_config", None)):
+        return dict.fromkeys(_CHOOSING, LOADS_IN_ITS_ORDER)
     for attribute, reason in (
-        ("connector", "with a KV connector vLLM starts loading whatever waits, in an order of its own"),
         ("ec_connector", "with an encoder cache connector vLLM passes over requests in transit"),
         ("lora_config", "with LoRA vLLM passes over requests whose adapter has no slot"),
     ):
         if getattr(scheduler, attribute, None) is not None:
             return dict.fromkeys(_CHOOSING, reason)
+    if getattr(scheduler, "connector", None) is not None:
+        # It is none of those that the promise counts.
+        return {BatchingKnob.NO_EVICT: "with a KV connector prompts keep memory until another engine has read them"}
     return {}

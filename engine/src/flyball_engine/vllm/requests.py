@@ -125,6 +125,9 @@ class _Feed:
         sequence: OpenSequence | None = getattr(state, _MARK, None)
         if sequence is not None:
             now = self._clock()
+            # Of a prompt that another engine processed, the state has what was cached there, for the client's usage.
+            if (prefill := getattr(output, "prefill_stats", None)) is not None:
+                sequence.cached = prefill.num_cached_tokens
             tokens = len(output.new_token_ids)
             if not sequence.tokens and (ticket := getattr(state, _TICKET, None)) is not None:
                 self._first(ticket, sequence.request, output, now)
@@ -142,7 +145,10 @@ class _Feed:
         sequence: OpenSequence | None = getattr(state, _MARK, None)
         if sequence is not None:
             failed = getattr(reason, "name", "") in {"ABORT", "ERROR"}
-            prompt, cached = state.prompt_len, state.num_cached_tokens
+            prompt = state.prompt_len
+            cached = state.num_cached_tokens if sequence.cached is None else sequence.cached
+            # The last token of a prompt is always processed. A connector may say that it loads it, too.
+            cached = max(0, min(cached, prompt - 1))
             self._ledger.done(sequence, prompt=prompt, cached=cached, now=self._clock(), failed=failed)
             if not failed:
                 per_token = sequence.per_token()

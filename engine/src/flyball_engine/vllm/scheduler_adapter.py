@@ -70,8 +70,7 @@ class SchedulerAdapter:
     @property
     def patience_seconds(self) -> float:
         """How long requests may stand still before that counts as a hang."""
-        moves = getattr(self._scheduler, "connector", None) is not None
-        return LONGEST_PATIENCE_SECONDS if moves else PATIENCE_SECONDS
+        return LONGEST_PATIENCE_SECONDS if self.has_connector else PATIENCE_SECONDS
 
     @property
     def defers_prefills(self) -> bool:
@@ -143,8 +142,8 @@ class SchedulerAdapter:
         return max(0, self.waiting() - len(getattr(scheduler, name, ())))
 
     @property
-    def sets_back(self) -> bool:
-        """Whether a decode may have to process its prompt again while it runs: a connector failed to load a part."""
+    def has_connector(self) -> bool:
+        """Whether there is a KV connector. One that failed to load a part sets a decode back to its prompt."""
         return getattr(self._scheduler, "connector", None) is not None
 
     def prefilling(self, most: int) -> list[Any]:

@@ -330,7 +330,7 @@ class StepHooks:
 
     def _most_left(self) -> int:
         """How many prompts the step left unfinished, of those in it, or more where it made others lose their places."""
-        if self._adapter.sets_back:
+        if self._adapter.has_connector:
             return len(self._adapter.running)
         return sum([request.is_prefill_chunk for request in (*self._prefilling, *self._joined)])
 
