@@ -174,12 +174,17 @@ class Saturation:
         self._turn = 0
 
     def replicas(self, fleet: ReplicaFleet, recent: Sequence[Request]) -> int:  # noqa: ARG002 - others need it
-        """By the largest of the last minute; every second period, and never while a replica starts."""
-        ready, current = fleet.ready, fleet.wanted
-        usage = [self._usage(one) for one in ready]
+        """By what the engines themselves say."""
+        return self.number([self._usage(one) for one in fleet.ready], fleet.wanted)
+
+    def number(self, usage: Sequence[tuple[float, float]], current: int) -> int:
+        """By the largest of the last minute; every second period, and never while one of the `current` replicas starts.
+
+        `usage`: of each that serves, the share of the KV cache in use, and the requests that wait.
+        """
         self._seen.append((_mean([kv for kv, _ in usage]), _mean([queue for _, queue in usage])))
         self._turn += 1
-        if self._turn % 2 or len(ready) < current:
+        if self._turn % 2 or len(usage) < current:
             return current
         kv, queue = (max(values) for values in zip(*self._seen, strict=True))
         if self._lacks(kv, queue):
