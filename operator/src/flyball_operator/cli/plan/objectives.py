@@ -21,6 +21,8 @@ THRESHOLDS: Final = {
 USUAL_TARGET: Final = "95"
 USUAL_SINCE: Final = "24h"
 USUAL_BY: Final = "namespace,model_name"
+#: As the API's rule of a target, but for the quotes, which no shell hands on.
+_PERCENT: Final = "must be a number of percent such as 95 or 99.9, without the sign and with at most six decimals"
 #: Windows that a look-back should have, and the seconds of one: an hour where there are enough, and two scrapes.
 _WINDOWS: Final = 24
 _LEAST_SECONDS, _MOST_SECONDS = 60, 3600
@@ -57,7 +59,8 @@ def objectives(thresholds: dict[str, str | None], target: str | None) -> tuple[L
     """The objectives that options name, none where there are none. Raises `OptionError`."""
     text = USUAL_TARGET if target is None else target
     if (wrong := PercentageBelow100().objection(text)) is not None:
-        raise OptionError(f"--target: {text!r:.60} {wrong}")
+        said = _PERCENT if wrong == PercentageBelow100.FORM else wrong
+        raise OptionError(f"--target: {text!r:.60} {said}")
     allowed = float((Decimal(100) - Decimal(text)) / Decimal(100))
     given = {name: value for name, value in thresholds.items() if value is not None}
     if target is not None and not given:
