@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from flyball_lab.harness.manifests import Object, Wrong, edited, good
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
 from flyball_operator.api.parse import InvalidSpecError, parse_service
+from flyball_operator.api.service_spec import InferenceServiceSpec
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.metrics import TunerMetrics
 from support.wrong_manifests import WRONG
@@ -22,6 +24,23 @@ EXAMPLES = [
     ROOT / "docs/examples/existing-engines/service.yaml",
     ROOT / "engine/lab/src/flyball_lab/demo/chat.yaml",
 ]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: First keys of snippets of other things: jobs of Prometheus, values of the chart, a ConfigMap.
+OTHER_SNIPPETS = {"relabel_configs", "metrics", "runAsAssignedUser", "data"}
+
+
+def snippets() -> dict[str, Object]:
+    """The snippets in YAML of all pages, by page and line."""
+    found = {}
+    for page in PAGES:
+        text = page.read_text()
+        for block in re.finditer(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, block.start()) + 1
+            found[f"{page.relative_to(ROOT)}:{line}"] = yaml.safe_load(block[1])
+    return {where: snippet for where, snippet in found.items() if next(iter(snippet)) not in OTHER_SNIPPETS}
+
+
+SNIPPETS = snippets()
 
 
 def read(manifest: Object) -> InferenceService:
@@ -48,6 +67,20 @@ def test_the_examples_are_accepted(path: Path) -> None:
     services = [manifest for manifest in found if manifest["kind"] == names.KIND]
     assert services
     assert all(map(read, services))
+
+
+@pytest.mark.parametrize("where", SNIPPETS)
+def test_the_snippets_of_pages_are_accepted(where: str) -> None:
+    """A part of a spec is read as an edit of a good one."""
+    snippet = SNIPPETS[where]
+    if "kind" in snippet:
+        assert read(snippet)
+        return
+    part, fields = snippet.get("spec", snippet), {field.alias for field in InferenceServiceSpec.model_fields.values()}
+    assert part.keys() <= fields, "what is it a snippet of?"
+    base = good()
+    base["spec"] |= {name: base["spec"].get(name, {}) | value for name, value in part.items()}
+    assert read(base)
 
 
 def test_each_case_stands_once() -> None:
