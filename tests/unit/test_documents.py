@@ -10,6 +10,7 @@ import yaml
 
 from flyball_engine.contract import MetricName
 from flyball_lab.repository import ROOT
+from support.sentences import sentences, words
 
 HAZARDS = "tests/engine/test_hazards.py"
 
@@ -55,6 +56,43 @@ def test_every_relative_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text())
     gone = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert gone == [], "hack/docs looks at anchors, too"
+
+
+#: Words that a sentence may have.
+LONGEST = 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_of_a_page_are_short(page: Path) -> None:
+    long = [f"{words(one)} words: {one}" for one in sentences(page.read_text()) if words(one) > LONGEST]
+    assert long == [], "of a generated page, the source is to be mended"
+
+
+def test_code_is_a_word_and_list_table_and_heading_end_a_sentence() -> None:
+    page = """# A heading
+One `two words` [three](four.md): (five). Six
+seven.
+
+- eight
+  nine
+- ten | no cell
+
+|a cell|`b | c` \\| d|
+
+```
+no prose
+```
+"""
+    found = ["# A heading", "One code three: (five).", "Six seven.", "- eight nine", "- ten | no cell"]
+    assert list(sentences(page)) == [*found, "a cell", "code \\| d"]
+    assert [words(one) for one in found] == [2, 4, 2, 2, 3]
+
+
+def test_every_example_is_named_on_a_page() -> None:
+    written = "\n".join(page.read_text() for page in PAGES)
+    examples = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs/examples").rglob("*") if path.is_file()]
+    assert examples
+    assert [str(path) for path in examples if str(path) not in written] == []
 
 
 def test_the_picker_of_the_example_scores_pods_by_a_metric_that_engines_have() -> None:

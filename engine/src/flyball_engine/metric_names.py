@@ -104,8 +104,8 @@ class MetricName(StrEnum):
     time. Of the engine core that has most, as of its last step; absent where nothing is ordered. On vLLM's port, too.
     """
     DRAFT_POSITIONS = "flyball_draft_positions_total"
-    """counter; engine, position (from 1), state (`offered`, `drafted`, `accepted`): decodes for which so many tokens
-    might be drafted in a step, for which they were, and for which the model took them; absent without speculation."""
+    """counter; engine, position (from 1), state (`offered`, `drafted`, `accepted`): decodes for which a step might
+    draft so many tokens, for which it did, and for which the model took them. Absent without speculation."""
     PREEMPTIONS = "flyball_preemptions_total"
     """counter; engine: requests that lost their KV cache, to be computed anew."""
     COHORTS = "flyball_cohorts_total"

@@ -199,9 +199,10 @@ class ModelSource(Model):
         ),
         Refuses(r"pvc://[^/]{254,}(/.*)?", "must name a claim of at most 253 characters"),
     ]
-    """Where the weights are: `hf://org/name` (downloaded at start, or once into `cache`), `s3://bucket/prefix`
-    (downloaded once into `cache`), `oci://registry/repository:tag` (an image or artifact that the node pulls and keeps,
-    from Kubernetes 1.35), `pvc://claim/path`, `file:///path` in the image."""
+    """Where the weights are: `hf://org/name`, `s3://bucket/prefix`, `oci://registry/repository:tag`,
+    `pvc://claim/path`, or `file:///path` in the image. `hf://` is downloaded at start, or once into `cache`. `s3://` is
+    downloaded once into `cache`. `oci://` is an image or artifact that the node pulls and keeps, from Kubernetes 1.35.
+    """
     served_name: (
         Annotated[
             str,
@@ -216,7 +217,7 @@ class ModelSource(Model):
     token_secret_ref: SecretKeyRef | None = None
     """Secret that holds the token for a gated model of Hugging Face. Default: no token."""
     cache: ModelCache | None = None
-    """A volume that a Job downloads the model to, once. Pods read it there and start without a network. Default: none,
+    """A volume that a Job downloads the model to, once. Pods read it there and need no network for it. Default: none,
     each pod downloads the model of an `hf://` uri."""
     s3: S3Source | None = None
     """Where the bucket of an `s3://` uri is. Default: at Amazon, as the Job's pod may read it."""

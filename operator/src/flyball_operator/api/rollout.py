@@ -20,7 +20,9 @@ class Canary(Model):
 
     weight: Annotated[int, Field(ge=1, le=50)] = 10
     """Percentage of the pods that run the new revision while it is judged, 1 to 50. Rounded down, but at least one pod:
-    of one replica it is a second pod, which has half of the requests. Default: 10."""
+    of one replica it is a second pod, which has half of the requests. No more pods than `maxSurge` if that is set and
+    pods are added, or else than `maxUnavailable` if that is set: 50 of 20 replicas is one pod with `maxSurge: 1`.
+    Default: 10."""
     duration: Annotated[str, Field(max_length=20), DurationBetween("1m", "24h")] = "10m"
     """Time for which it is judged once these pods are Ready, 1m to 24h. It is ended early where the new revision misses
     an objective. Default: 10m."""

@@ -61,9 +61,9 @@ def export(metrics: Metrics, *, shards: Shards, informers: Informers, leases: Na
     )
     metrics.watch_each(
         "flyball_operator_services_by_template",
-        "Services by how far they have come with this operator's pod template: current, outdated, unsettled"
-        " (outdated, and not all pods serve, or a newer operator made them), adopting, waiting (a shortage holds it up"
-        " for long) or failed.",
+        "Services by how far they have come with this operator's pod template: current, outdated, unsettled,"
+        " adopting, waiting or failed. An unsettled one is outdated, and not all of its pods serve, or a newer operator"
+        " made them. A shortage holds up a waiting one for long.",
         ["standing"],
         lambda: {(standing,): number for standing, number in shards.standings().items()},
     )

@@ -32,10 +32,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "top",
         help="all services in one table, live",
-        description="Shows of each service its pods (Ready/asked for), how often its worst objective was met, the load "
-        "(requests/s that arrive/that the pods carry), its limits (requests at once/tokens in a step) and, if it is "
-        "not Ready or in trouble, the reason. It needs list and watch of inferenceservices.serving.flyball.dev, in "
-        "all namespaces without -n. Ctrl-C ends it with exit code 130; exit code 1: there is no such namespace.",
+        description="Shows of each service its pods (Ready/asked for) and how often its worst objective was met. Then "
+        "come the load (requests/s that arrive/that the pods carry) and the limits (requests at once/tokens in a "
+        "step). The last column has the reason where a service is not Ready or in trouble. It needs list and watch of "
+        "inferenceservices.serving.flyball.dev, in all namespaces without -n. Ctrl-C ends it with exit code 130; exit "
+        "code 1: there is no such namespace.",
     )
     add_options(parser, namespace_help="services of this namespace only; all")
     parser.add_argument(

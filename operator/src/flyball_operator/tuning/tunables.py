@@ -52,7 +52,7 @@ class Tunables:
     #: remembered at least. A share of a half is then known to 0.04.
     least_drafts: float = 200.0  # [decodes]
     #: The depth of speculation changes only if tokens become faster by this share, or if steps that are over their
-    #: budget become shorter by it: each change is a setpoint that all pods confirm.
+    #: budget become shorter by it. Each change is a setpoint that all pods confirm.
     depth_gain: float = 0.03  # [relative]
     # Margins (`control_input.py`)
 
@@ -93,8 +93,8 @@ class Tunables:
     spare: float = 0.1  # [share of the capacity]
     #: Requests that wait are to be served within so many seconds, or their deadline, by pods besides those that the
     #: arrivals need. Where these have all pods, a queue stays for ever, and its late requests take memory from others.
-    #: Azure's trace, begun with one pod: 91.9 % of requests are in time without, 95.2 % with 120 s for 6 % more
-    #: replica-hours, 96.4 % with 60 s for another 1 %, 96.8 % with 30 s for another 10 % (simulated).
+    #: Simulated, on Azure's trace and begun with one pod: 91.9 % of requests are in time without, 95.2 % with 120 s for
+    #: 6 % more replica-hours. They are 96.4 % with 60 s for another 1 %, 96.8 % with 30 s for another 10 %.
     drain_seconds: float = 60.0  # [s]
     #: The advice falls to the most that was needed in so many seconds, as an autoscaler's stabilisation window does.
     fewer_seconds: float = 300.0  # [s]

@@ -32,9 +32,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="services, owned objects, events, operator logs and doctor's findings in one archive",
         description="Writes a .tar.gz of services, the objects that they own, their events, the last lines of the "
         "operator's logs, what flyball doctor finds, and versions. No Secret and no ConfigMap is in it. Values of "
-        "environment variables, keys, and what looks like a credential are redacted. It only reads: it needs list of "
+        "environment variables, keys, and what looks like a credential are redacted. It only reads. It needs list of "
         "these kinds, get of routes and pools of services with spec.gateway, and get of pods/log in the operator's "
-        "namespace; what may not be read is named in it. Exit code "
+        "namespace. What may not be read is named in it. Exit code "
         "1: the cluster cannot be asked, there is no such namespace, or the file cannot be written.",
     )
     add_options(parser, namespace_help="services of this namespace only; all")

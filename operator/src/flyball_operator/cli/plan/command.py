@@ -59,19 +59,21 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Plans the replicas of a fleet of vLLM (0.26 or later) from Prometheus, with Flyball's plugin or "
         "without. It says what limits each service, and how many replicas and GPUs would hold its objectives at the "
         "busiest load. It tells how sure that is, and what it saves or costs. Options name the objectives of all "
-        "services. Without them each InferenceService has its own, and you must be allowed to list these. Nothing is "
-        "changed. Exit code 1: Prometheus or the cluster cannot be asked, no vLLM is scraped, or no request came.",
+        "services. Without them each InferenceService has its own, and you must be allowed to list these. Pods of "
+        "vLLM without the plugin are one service where the labels of --by are alike. So prefill and decode pods of one "
+        "served name are planned as one, unless --by has a label that tells them apart. Nothing is changed. Exit code "
+        "1: Prometheus or the cluster cannot be asked, no vLLM is scraped, or no request came.",
     )
     add_prometheus(parser)
     parser.add_argument("--since", metavar="DURATION", help=f"how far to look back, 5m to 744h: {USUAL_SINCE}")
-    parser.add_argument("--to", dest="end", metavar="TIME", help="from when: RFC 3339, or a duration before now: now")
+    parser.add_argument("--to", dest="end", metavar="TIME", help="until when: RFC 3339, or a duration before now: now")
     for name, metric in THRESHOLDS.items():
         parser.add_argument(f"--{name}", metavar="DURATION", help=f"threshold of {metric}, such as {_EXAMPLES[name]}")
     parser.add_argument(
         "--target", metavar="PERCENT", help=f"of the requests that must meet each threshold: {USUAL_TARGET}"
     )
     parser.add_argument(
-        "--by", default=USUAL_BY, metavar="LABELS", help=f"that make up a service of plain vLLM: {USUAL_BY}"
+        "--by", default=USUAL_BY, metavar="LABELS", help=f"that make up a service without the plugin: {USUAL_BY}"
     )
     parser.add_argument(
         "--gpus-per-replica", metavar="N", help="of every service: as InferenceServices say, else unknown"
