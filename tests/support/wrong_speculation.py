@@ -23,6 +23,21 @@ WRONG_SPECULATION = (
     _wrong("by eagle without a model", {"method": "eagle3", "numSpeculativeTokens": 3}, ".model", "is required beside"),
     _wrong("by n-grams with a model", _NGRAM | {"model": "gpt2"}, ".model", "may not stand beside the methods ngram"),
     _wrong("with a model of two words", _EAGLE | {"model": "two words"}, ".model", "must not hold spaces"),
+    *(
+        Wrong(
+            f"speculation with the model {uri}",
+            {_WHERE: _EAGLE | {"model": uri}},
+            {_WHERE: _EAGLE | {"model": right}},
+            f"{_WHERE}.model",
+            "must be a repository of Hugging Face such as org/name, or a folder such as /models/draft: vLLM reads",
+        )
+        for uri, right in (
+            ("hf://yuhuili/EAGLE3", "yuhuili/EAGLE3"),
+            ("file:///models/eagle", "/models/eagle"),
+            ("s3://models/eagle", "/mnt/models/eagle"),
+            ("oci://r.example.com/eagle:v1", "unsloth/Qwen3-0.6B-GGUF:Q4_K_M"),
+        )
+    ),
     Wrong(
         "steps without room for drafts",
         {_WHERE: _NGRAM, "spec.batching.maxNumSeqs": 256, "spec.batching.maxNumBatchedTokens": 1023},

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from flyball_engine.contract import MOST_DRAFTS
 from flyball_operator.api.base import Check, Model
-from flyball_operator.api.rules import Matches, Rule
+from flyball_operator.api.rules import Matches, Refuses, Rule
 
 
 class Drafter(StrEnum):
@@ -66,6 +66,20 @@ class Speculative(Model):
     """Most tokens that a step drafts for a request. The law chooses from 0 to this, live, where the engine is governed
     and spec.parallelism.data and pipeline are 1. It chooses fewer for a larger batch, because each draft makes its
     steps longer."""
-    model: Annotated[str, Field(min_length=1, max_length=512), Matches(r"\S+", "must not hold spaces")] | None = None
-    """The model that drafts: a folder of the engine's container, or a name on Hugging Face. Beside spec.model.cache or
-    an oci:// model only a folder, because those pods download nothing. Default: none."""
+    model: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=512),
+            Matches(r"\S+", "must not hold spaces"),
+            Refuses(
+                r"\S*://\S*",
+                "must be a repository of Hugging Face such as org/name, or a folder such as /models/draft: vLLM reads"
+                " no scheme:// here. Write org/name for hf://org/name, and /models/draft for file:///models/draft;"
+                " what is elsewhere, mount by spec.podTemplate",
+            ),
+        ]
+        | None
+    ) = None
+    """The model that drafts: a folder of the engine's container such as /models/draft, or a repository of Hugging Face
+    such as org/name, without hf://. Beside spec.model.cache or an oci:// model only a folder, because those pods
+    download nothing. Default: none."""
