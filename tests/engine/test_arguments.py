@@ -35,7 +35,7 @@ TAKEN: tuple[tuple[str, ...], ...] = (
     ("--lora-modules", "a=b", "c=d", "--middleware=a.b", "--middleware=c.d"),
     ("--max_num_queued_tokens", "9000", "--scheduling-policy", "priority"),
     ("--hf-token",),
-    ("--api-server-count=4", "--data-parallel-size=2"),
+    ("--api-server-count=4",),
 )
 #: Fields of an argument that is Flyball's, which the parser would put into it.
 CHANGING = (("--kv-transfer-config.kv_role", "kv_both"), ("--kv-transfer-config.kv_connector_extra_config.a", "b"))

@@ -339,14 +339,21 @@ WRONG = (
     ),
     *(
         Wrong(
-            f"data parallelism by {argument.partition('=')[0]} and by the spec",
-            {"spec.parallelism.data": 2, "spec.engine.args": [argument]},
-            {"spec.parallelism.data": 1, "spec.engine.args": [argument]},
-            "spec.engine.args",
-            "may not hold --data-parallel-size where spec.parallelism.data says it",
+            f"data parallelism by {' '.join(args)} beside spec.parallelism.data {data}",
+            {"spec.parallelism.data": data, "spec.engine.args": args},
+            {"spec.parallelism.data": 2, "spec.engine.args": ["--data-parallel-backend=mp"]},
+            "spec.engine.args[0]",
+            "--data-parallel-size is set by spec.parallelism.data",
         )
-        for argument in ("--data-parallel-size=2", "-dp=2")
+        for data, args in (
+            (1, ["--data-parallel-size=2"]),
+            (1, ["--data_parallel_size", "2"]),
+            (1, ["-dp", "2"]),
+            (1, ["-dp=1"]),
+            (2, ["-dp=2"]),
+        )
     ),
+    _args("-dp 2", "holds a flag and its value: write --flag=value, or two items"),
     Wrong(
         "data parallel over 0 engine cores",
         {"spec.parallelism.data": 0},

@@ -60,16 +60,6 @@ WRONG_NODES = (
         Wrong(
             f"{' '.join(args)} where an engine core spans nodes",
             _SPREAD | {_ARGS: args},
-            _SPREAD | {_ARGS: ["--data-parallel-size=1"]},
-            _ARGS,
-            "may not hold --data-parallel-size where one engine core spans nodes; accepted: --data-parallel-size=1",
-        )
-        for args in (["--data-parallel-size=2"], ["--data_parallel_size", "2"], ["-dp=2"])
-    ),
-    *(
-        Wrong(
-            f"{' '.join(args)} where an engine core spans nodes",
-            _SPREAD | {_ARGS: args},
             _SPREAD | {_ARGS: ["--distributed-executor-backend=mp"]},
             _ARGS,
             "vLLM spans nodes by its executor mp alone; accepted: --distributed-executor-backend=mp, as one item",

@@ -19,6 +19,7 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "uds": f"Flyball (the engine listens on port {API_PORT})",
     "tensor_parallel_size": "spec.parallelism.tensor",
     "pipeline_parallel_size": "spec.parallelism.pipeline",
+    "data_parallel_size": "spec.parallelism.data",
     "max_num_seqs": "spec.batching.maxNumSeqs",
     "max_num_batched_tokens": "spec.batching.maxNumBatchedTokens",
     "max_num_active_seqs": "spec.tuning.bounds.maxNumActiveSeqs",

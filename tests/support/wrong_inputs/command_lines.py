@@ -24,6 +24,8 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
     ("-tp=2",): "spec.parallelism.tensor",
     ("-pp", "2"): "argument -pp means --pipeline-parallel-size, which is set by spec.parallelism.pipeline",
+    ("-dp", "2"): "argument -dp means --data-parallel-size, which is set by spec.parallelism.data",
+    ("--data-parallel-size=2",): "argument --data-parallel-size=2 is set by spec.parallelism.data",
     ("-asc", "0"): "--api-server-count must be at least 1, is 0",
     ("/other",): "argument /other is the model, which is set by spec.model.uri",
     ("--dtype", "half", "/other"): "argument /other is the model",
@@ -44,7 +46,7 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--no-enable-ssl-refresh",): "means --enable-ssl-refresh, which is set by spec.engine.tls",
     ("--ssl-cert-reqs=2",): "the kubelet's probes have no certificate: ask clients for theirs before the pod",
     ("--nnodes=2",): "which tells each pod its part, it would wait for other nodes for ever",
-    ("--data-parallel-size=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: without",
+    ("-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: without",
     ("--data-parallel-size-l=1",): "argument --data-parallel-size-l=1 means --data-parallel-size-local, which cannot",
     ("--data-parallel-external-lb",): "would wait for other nodes for ever",
 }

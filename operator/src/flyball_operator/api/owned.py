@@ -35,6 +35,7 @@ _SURELY_MEANT: Final = {
 _SHORT: Final = {
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
+    "data_parallel_size": "-dp",
     "enable_prefix_caching": "--disable[-_]prefix[-_]caching",
     "nnodes": "-n",
     "data_parallel_rank": "-dpn",

@@ -59,9 +59,8 @@ _OF_OUR_PODS: Final = {
 }
 
 
-#: Spellings of the argument that `spec.parallelism.data` sets. Without it the argument is the user's.
-_DATA_PARALLEL: Final = ("--data-parallel-size", "--data_parallel_size", "-dp")
-#: Of the one that says how vLLM runs its workers. All but one are refused by vLLM over nodes, or do not span them.
+#: Spellings of the argument that says how vLLM runs its workers. All but one are refused by vLLM over nodes, or do not
+#: span them.
 _EXECUTOR: Final = ("--distributed-executor-backend", "--distributed_executor_backend")
 _ACCEPTED_EXECUTOR: Final = f"{_EXECUTOR[0]}=mp"
 
@@ -121,24 +120,6 @@ def _not_over_nodes(cel: str, path: str, why: str, holds: Callable[[InferenceSer
 def _flags(args: Sequence[str], flags: Sequence[str]) -> list[str]:
     """The items that are one of these flags, each with its value where it has one behind =."""
     return [one for one in args if one.partition("=")[0] in flags]
-
-
-def _core_not_over_nodes(flags: Sequence[str], accepted: str, message: str) -> Check:
-    """A flag that has no place among the arguments where one engine core spans nodes, but as the one accepted item."""
-    given = " || ".join(_given("a", flag) for flag in flags)
-    return Check(
-        Rule(
-            "self.parallelism.nodes == 1 || self.parallelism.data > 1 || !has(self.engine) || !has(self.engine.args)"
-            f" || !self.engine.args.exists(a, a != '{accepted}' && ({given}))",
-            message,
-            ".engine.args",
-        ),
-        lambda spec: (
-            not spec.parallelism.core_spans_nodes
-            or spec.engine_container is None
-            or not set(_flags(spec.engine_container.args, flags)) - {accepted}
-        ),
-    )
 
 
 def _claim_is_shared(spec: InferenceServiceSpec) -> bool:
@@ -296,19 +277,6 @@ class InferenceServiceSpec(Model):
         ),
         Check(
             Rule(
-                "self.parallelism.data == 1 || !has(self.engine) || !has(self.engine.args)"
-                f" || !self.engine.args.exists(a, {' || '.join(_given('a', flag) for flag in _DATA_PARALLEL)})",
-                "may not hold --data-parallel-size where spec.parallelism.data says it",
-                ".engine.args",
-            ),
-            lambda spec: (
-                spec.parallelism.data == 1
-                or spec.engine_container is None
-                or not _flags(spec.engine_container.args, _DATA_PARALLEL)
-            ),
-        ),
-        Check(
-            Rule(
                 "!has(self.engine) || !has(self.engine.kvTransfer) || !has(self.engine.args)"
                 f" || !self.engine.args.exists(a, {' || '.join(f'a.startsWith({flag!r})' for flag in _KV_TRANSFER)})",
                 "may not hold --kv-transfer-config where spec.engine.kvTransfer says it, nor --kv-offloading-size,"
@@ -350,16 +318,19 @@ class InferenceServiceSpec(Model):
                 spec.tuning.overload is not Overload.SHED or spec.kv_role not in (KVRole.CONSUMER, KVRole.BOTH)
             ),
         ),
-        _core_not_over_nodes(
-            _DATA_PARALLEL,
-            f"{_DATA_PARALLEL[0]}=1",
-            f"may not hold {_DATA_PARALLEL[0]} where one engine core spans nodes; accepted: {_DATA_PARALLEL[0]}=1, or"
-            " none",
-        ),
-        _core_not_over_nodes(
-            _EXECUTOR,
-            _ACCEPTED_EXECUTOR,
-            f"vLLM spans nodes by its executor mp alone; accepted: {_ACCEPTED_EXECUTOR}, as one item, or none",
+        Check(
+            Rule(
+                "self.parallelism.nodes == 1 || self.parallelism.data > 1 || !has(self.engine)"
+                f" || !has(self.engine.args) || !self.engine.args.exists(a, a != '{_ACCEPTED_EXECUTOR}'"
+                f" && ({' || '.join(_given('a', flag) for flag in _EXECUTOR)}))",
+                f"vLLM spans nodes by its executor mp alone; accepted: {_ACCEPTED_EXECUTOR}, as one item, or none",
+                ".engine.args",
+            ),
+            lambda spec: (
+                not spec.parallelism.core_spans_nodes
+                or spec.engine_container is None
+                or not set(_flags(spec.engine_container.args, _EXECUTOR)) - {_ACCEPTED_EXECUTOR}
+            ),
         ),
         Check(
             Rule(
