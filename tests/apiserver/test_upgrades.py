@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.manifests import Object, edited, good
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition
+from flyball_operator.api.desire import read_desire
+from support.api import InferenceServices, RefusedError
 from support.cluster import apply, get, kubectl, patch
 from support.kubelet import play_kubelet
 from support.operators import IMAGE, RESOURCE, expect_condition, idle_service, made, one, serve
@@ -79,6 +81,37 @@ def test_an_earlier_crd_is_told_by_what_it_lacks(place: str, tmp_path: Path, cha
             eventually(lambda: lacks in process.readyz()[1], expecting="what the CRD lacks, in readiness")
         finally:
             process.stop()
+
+
+def test_a_stored_value_that_a_later_crd_refuses_stays_until_it_is_edited(place: str, changed_crd: Any) -> None:
+    def without_range(spec: Object) -> None:
+        target = spec["objectives"]["items"]["properties"]["target"]
+        target["x-kubernetes-validations"] = target["x-kubernetes-validations"][:1]
+
+    services = InferenceServices(place)
+    changed_crd(without_range)
+    share = good(spec__objectives__0__target="0.99")
+    # The earlier schema may be served a moment later.
+    eventually(lambda: accepted(services, share), expecting="the earlier CRD takes it")
+    _put(custom_resource_definition())
+    other = share | {"metadata": {"name": "other"}}
+    eventually(lambda: not accepted(services, other, dry_run=True), expecting="ours does not")
+    services.apply_status("chat", {"epoch": 1, "url": "http://nowhere"}, manager="leader")
+    patch(RESOURCE, "chat", {"spec": {"replicas": 2}}, namespace=place)
+    stored = services.read("chat")
+    assert (stored["spec"]["replicas"], stored["status"]["epoch"]) == (2, 1)
+    assert "in percent" in read_desire(stored).error
+    with pytest.raises(RefusedError, match=r"spec\.objectives\[0\]\.target: .*in percent, such as 99 for 99 %"):
+        services.replace(edited(stored, {"spec.objectives.0.target": "0.98"}))
+    assert services.replace(edited(stored, {"spec.objectives.0.target": "98"}))
+
+
+def accepted(services: InferenceServices, manifest: Object, *, dry_run: bool = False) -> bool:
+    try:
+        services.create(manifest, dry_run=dry_run)
+    except RefusedError:
+        return False
+    return True
 
 
 def test_services_adopt_a_new_operators_template_one_after_the_other(place: str, tmp_path: Path) -> None:

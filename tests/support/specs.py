@@ -280,7 +280,7 @@ def _objectives() -> st.SearchStrategy[Object]:
     one = st.fixed_dictionaries(
         {"name": _LABELS, "metric": st.sampled_from([metric.value for metric in Metric]), "threshold": _DURATIONS},
         optional={
-            "target": st.sampled_from(["99", "50.5", "0.1", "99.999"]),
+            "target": st.sampled_from(["99", "50.5", "1", "99.999"]),
             "class": st.sampled_from(["chat", "code"]),
         },
     )

@@ -80,23 +80,24 @@ class DurationBetween(Constraint):
 
 @dataclass(frozen=True)
 class PercentageBelow100(Constraint):
-    """A decimal string above 0 and below 100."""
+    """A decimal string of at least 1 and below 100. Below 1 nearly always a share is meant: 0.99 for 99 %."""
 
     FORM: ClassVar = 'must be a decimal number in quotes, such as "99" or "99.9", with at most six decimals'
     RANGE: ClassVar = (
-        "must be above 0 and below 100: at 100 a single late request would forbid every batch; 99.99 is possible"
+        "must be at least 1 and below 100, in percent, such as 99 for 99 %: at 100 a single late request would forbid"
+        " every batch; 99.99 is possible"
     )
 
     def objection(self, value: str) -> str | None:
         """Form first, then range."""
         if re.fullmatch(DECIMAL_PATTERN, value) is None:
             return self.FORM
-        return None if 0 < Decimal(value) < 100 else self.RANGE
+        return None if 1 <= Decimal(value) < 100 else self.RANGE
 
     def rules(self) -> Sequence[Rule]:
         """Both rules; that of the range stands aside where the form is wrong, so that one message shows."""
         form = matches("self", DECIMAL_PATTERN)
-        limits = "double(self) > 0.0 && double(self) < 100.0"
+        limits = "double(self) >= 1.0 && double(self) < 100.0"
         return Rule(form, self.FORM), Rule(f"!{form} || ({limits})", self.RANGE)
 
 

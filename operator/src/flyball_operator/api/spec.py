@@ -177,8 +177,8 @@ class Objective(Model):
     or one that is not listed. A class without objectives is batch work. It has no deadline, is served after the others,
     and is never refused."""
     target: Annotated[str, Field(max_length=20), PercentageBelow100()] = "99"
-    """Percentage of requests that shall meet the threshold, above 0 and below 100, as a string with at most six
-    decimals. Default: 99."""
+    """Percentage of requests that shall meet the threshold, at least 1 and below 100, as a string with at most
+    six decimals: "99" for 99 %. Default: 99."""
 
     @property
     def threshold_seconds(self) -> float:
