@@ -38,7 +38,12 @@ _DELAYS = st.builds(lambda number: f"{number}ms", st.integers(1, 60_000))
 
 def specs() -> st.SearchStrategy[Object]:
     """Valid specs. Fields are absent or present independently of each other where the rules leave them free."""
-    return st.builds(_joined, _free(), _devices(), _batch(), _objectives()).map(_with_classes).map(_scaled_or_not)
+    return (
+        st.builds(_joined, _free(), _devices(), _batch(), _objectives())
+        .map(_with_classes)
+        .map(_scaled_or_not)
+        .map(_one_order)
+    )
 
 
 @st.composite
@@ -91,6 +96,15 @@ def _scaled_or_not(spec: Object) -> Object:
     if "replicas" not in spec and spec.get("objectives") and spec["engine"].get("governed", True):
         return spec
     return {field: value for field, value in spec.items() if field != "scaling"}
+
+
+def _one_order(spec: Object) -> Object:
+    """Without adapters where something chooses who is next: beside them vLLM does."""
+    batching = spec["tuning"].get("batching", {})
+    strategy = batching.get("strategy", {"type": "Continuous"})["type"]
+    if strategy == "Continuous" and not {"admissionDelay", "noEvict"} & batching.keys():
+        return spec
+    return {field: value for field, value in spec.items() if field != "adapters"}
 
 
 def _with_classes(spec: Object) -> Object:

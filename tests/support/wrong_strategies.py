@@ -40,6 +40,29 @@ def _on_time(batching: dict[str, Any]) -> Wrong:
     return Wrong(f"on time beside {' '.join(batching)}", {_BATCHING: batching}, right, "spec.tuning.order", _CHOOSES)
 
 
+def _of_vllms_own_order(beside: str, place: dict[str, Any], says: str) -> list[Wrong]:
+    """What chooses who is next where vLLM does; accepted are one at a time, a limit on prompts, and priorities."""
+    right = {"strategy": {"type": "Continuous"}, "maxConcurrentPrefills": 2, "policy": "Priority"}
+
+    def wrong(name: str, field: str, value: Any, path: str, refused: str) -> Wrong:
+        chooses = _ARRIVAL | place | {_BATCHING: {field: value}}
+        accepted = _ARRIVAL | place | {_BATCHING: right}
+        return Wrong(f"{name} beside {beside}", chooses, accepted, f"{_BATCHING}.{path}", f"{refused} {says}")
+
+    return [
+        *(
+            wrong(f"strategy {one['type']}", "strategy", one, "strategy.type", "must be Continuous")
+            for one in (_STATIC, _DYNAMIC, _BUCKETED)
+        ),
+        wrong("a delay", "admissionDelay", "50ms", "admissionDelay", "may not stand"),
+        wrong("noEvict", "noEvict", {}, "noEvict", "may not stand"),
+    ]
+
+
+def _transfers(role: str) -> dict[str, Any]:
+    return {"spec.engine.kvTransfer": {"role": role, "connector": "NixlConnector"}}
+
+
 WRONG_STRATEGIES = (
     _strategy("Greedy", {"type": "Greedy"}, {"type": "Continuous"}, ".type", "'Static', 'Dynamic' or", '"Static", '),
     _strategy("of no type", {"batchSize": 8}, _STATIC, ".type", "required", "Required value"),
@@ -148,6 +171,23 @@ WRONG_STRATEGIES = (
         {"spec.tuning": {"order": "OnTime", "batching": {"maxConcurrentPrefills": 2, "policy": "FCFS"}}},
         "spec.tuning.order",
         _CHOOSES,
+    ),
+    *(
+        case
+        for role in ("Consumer", "Both")
+        for case in _of_vllms_own_order(
+            f"role {role}",
+            _transfers(role),
+            "where spec.engine.kvTransfer.role is Consumer or Both: vLLM starts to load whatever waits",
+        )
+    ),
+    *_of_vllms_own_order("adapters", {"spec.adapters": []}, "beside spec.adapters: vLLM passes over requests whose"),
+    Wrong(
+        "strategy at a consumer, as at a producer",
+        _ARRIVAL | _transfers("Consumer") | {_BATCHING: {"strategy": _STATIC, "admissionDelay": "50ms"}},
+        _ARRIVAL | _transfers("Producer") | {_BATCHING: {"strategy": _STATIC, "admissionDelay": "50ms"}},
+        f"{_BATCHING}.strategy.type",
+        "nothing else can choose who is next",
     ),
     _ungoverned(_BATCHING),
     _ungoverned(_QUEUE),

@@ -6,7 +6,7 @@ and `pod.py`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Annotated, ClassVar, Final
 
@@ -197,6 +197,31 @@ _ONE_OF_EACH = (
 )
 
 
+def _vllm_chooses(cel: str, where: str, why: str, applies: Callable[[InferenceServiceSpec], bool]) -> Iterator[Check]:
+    """Of `spec.tuning.batching`, what chooses who is next has no place where vLLM does. `cel`: whether it does here."""
+    because = f"{where}: {why}, so nothing else can choose who is next"
+    batching = "self.tuning.batching"
+
+    def absent(field: str) -> Rule:
+        rule = f"!({cel}) || !has({batching}) || !has({batching}.{field})"
+        return Rule(rule, f"may not stand {because}. Remove it", f".tuning.batching.{field}")
+
+    yield Check(
+        Rule(
+            f"!({cel}) || !has({batching}) || !has({batching}.strategy) || {batching}.strategy.type == 'Continuous'",
+            f"must be Continuous {because}",
+            ".tuning.batching.strategy.type",
+        ),
+        lambda spec: (
+            not applies(spec) or spec.tuning.batching.strategy is None or not spec.tuning.batching.strategy.batches
+        ),
+    )
+    yield Check(
+        absent("admissionDelay"), lambda spec: not applies(spec) or spec.tuning.batching.admission_delay is None
+    )
+    yield Check(absent("noEvict"), lambda spec: not applies(spec) or spec.tuning.batching.no_evict is None)
+
+
 class InferenceServiceSpec(Model):
     """What the user wants."""
 
@@ -317,6 +342,18 @@ class InferenceServiceSpec(Model):
             lambda spec: (
                 spec.tuning.overload is not Overload.SHED or spec.kv_role not in (KVRole.CONSUMER, KVRole.BOTH)
             ),
+        ),
+        *_vllm_chooses(
+            f"{_ROLE} in ['Consumer', 'Both']",
+            "where spec.engine.kvTransfer.role is Consumer or Both",
+            "vLLM starts to load whatever waits, in an order of its own",
+            lambda spec: spec.kv_role in (KVRole.CONSUMER, KVRole.BOTH),
+        ),
+        *_vllm_chooses(
+            "has(self.adapters)",
+            "beside spec.adapters",
+            "vLLM passes over requests whose adapter has no slot",
+            lambda spec: spec.adapters is not None,
         ),
         Check(
             Rule(
