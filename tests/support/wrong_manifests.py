@@ -254,6 +254,14 @@ WRONG = (
     _args("--ssl-cert-reqs=2", "--ssl-cert-reqs cannot be used: the kubelet's probes have no certificate"),
     _args("--max-model-len 16384", "write --flag=value, or two items"),
     Wrong(
+        "argument that is a number",
+        {"spec.engine.args": ["--seed", 7]},
+        {"spec.engine.args": ["--seed", "7"]},
+        "spec.engine.args[1]",
+        "Input should be a valid string. Write it in quotes",
+        "must be of type string",
+    ),
+    Wrong(
         "certificate's secret name",
         {"spec.engine.tls": {"secretName": "Chat_TLS"}},
         {"spec.engine.tls": {"secretName": "chat-tls"}},
@@ -390,7 +398,8 @@ WRONG = (
     _objective("target no decimal", "target", "99%", "99", 'must be a decimal number in quotes, such as "99"'),
     _objective("target of 7 decimals", "target", "99.9999999", "99.999999", "with at most six decimals"),
     _objective("target of 9 decimals", "target", "99.999999999", "99.99", "with at most six decimals"),
-    _objective("target a number", "target", 99, "99", "valid string", "must be of type string"),
+    _objective("target a number", "target", 99, "99", 'number in quotes, such as "99"', "must be of type string"),
+    _objective("threshold a number", "threshold", 500, "500ms", "Write it in quotes", "must be of type string"),
     _objective("metric unknown", "metric", "TTFT", "TimePerOutputToken", "'TimeToFirstToken'", '"TimeToFirstToken"'),
     _objective("objective name", "name", "First Token", "first-token", "must be a DNS label: a-z, 0-9 and '-'"),
     Wrong(

@@ -18,8 +18,16 @@ def _wrong(id: str, wrong: dict[str, Any], where: str, says: str, server: str = 
 
 
 WRONG_SPECULATION = (
-    _wrong("of 17 tokens", _NGRAM | {"numSpeculativeTokens": 17}, ".numSpeculativeTokens", "less than or equal to 16"),
-    _wrong("of no token", _NGRAM | {"numSpeculativeTokens": 0}, ".numSpeculativeTokens", "greater than or equal to 1"),
+    *(
+        _wrong(
+            f"of {tokens} tokens",
+            _NGRAM | {"numSpeculativeTokens": tokens},
+            ".numSpeculativeTokens",
+            "must be a whole number, greater than or equal to 1 and less than or equal to 16 (Most tokens that a step",
+            server,
+        )
+        for tokens, server in ((0, "greater than or equal to 1"), (17, "less than or equal to 16"))
+    ),
     _wrong("by eagle without a model", {"method": "eagle3", "numSpeculativeTokens": 3}, ".model", "is required beside"),
     _wrong("by n-grams with a model", _NGRAM | {"model": "gpt2"}, ".model", "may not stand beside the methods ngram"),
     _wrong("with a model of two words", _EAGLE | {"model": "two words"}, ".model", "must not hold spaces"),

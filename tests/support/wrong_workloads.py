@@ -37,8 +37,8 @@ def _field(id: str, field: str, value: Any, good: Any, says: str, server: str = 
     return Wrong(f"workload {field}: {id}", wrong, right, path, says, server)
 
 
-def _absent(id: str, workload: Any, path: str) -> Wrong:  # noqa: A002
-    return Wrong(id, _FOREIGN | {_WORKLOAD: workload}, _FOREIGN, path, "Field required", "Required value")
+def _absent(id: str, workload: Any, path: str, says: str) -> Wrong:  # noqa: A002
+    return Wrong(id, _FOREIGN | {_WORKLOAD: workload}, _FOREIGN, path, says, "Required value")
 
 
 _SAYS, _REPLACES = "whoever made the pods says what", "whoever made the pods replaces them"
@@ -81,8 +81,8 @@ WRONG_WORKLOADS = (
     _beside("podDisruptionBudget", {"enabled": False}, "Flyball makes no object for pods of others"),
     _beside("adapters", [], "whoever made the pods says which adapters their engines load"),
     _beside("gateway", {"parentRefs": [{"name": "edge"}]}, "Flyball makes no object for pods of others"),
-    _absent("a workload without a selector", {}, f"{_WORKLOAD}.selector"),
-    _absent("a selector without labels", {"selector": {}}, _LABELS),
+    _absent("a workload without a selector", {}, f"{_WORKLOAD}.selector", "by selector.matchLabels alone"),
+    _absent("a selector without labels", {"selector": {}}, _LABELS, "such as {app: llm}; nothing else chooses pods"),
     Wrong(
         "a selector that chooses everything",
         _FOREIGN | {_WORKLOAD: {"selector": {"matchLabels": {}}}},

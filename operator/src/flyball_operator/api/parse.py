@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
+from flyball_operator.api.field_errors import sentences
 from flyball_operator.api.v1alpha1 import (
     Condition,
     InferenceService,
@@ -23,11 +23,6 @@ from flyball_operator.api.v1alpha1 import (
     ObjectMeta,
     TuningStatus,
 )
-
-#: A condition message has room for this many, and a user for no more.
-MAX_ERRORS: Final = 8
-#: Steps that pydantic adds for the branches of a quantity; they are no fields.
-_UNION_BRANCHES: Final = ("int", "str")
 
 
 class ParseError(ValueError):
@@ -60,7 +55,7 @@ def parse_service(raw: Mapping[str, Any], known: InferenceService | None = None)
         spec = spec or InferenceServiceSpec.model_validate(raw.get("spec"))
         return InferenceService(metadata=metadata, spec=spec, status=status)
     except ValidationError as error:
-        raise InvalidSpecError(_sentences(error), metadata=metadata, status=status) from error
+        raise InvalidSpecError(sentences(error), metadata=metadata, status=status) from error
 
 
 def _has_same_spec(known: ObjectMeta, metadata: ObjectMeta) -> bool:
@@ -73,7 +68,7 @@ def parse_metadata(raw: Mapping[str, Any]) -> ObjectMeta:
     try:
         return ObjectMeta.model_validate(raw.get("metadata"))
     except ValidationError as error:
-        raise NoObjectError("; ".join(_sentences(error))) from error
+        raise NoObjectError("; ".join(sentences(error))) from error
 
 
 def parse_status(raw: object) -> InferenceServiceStatus:
@@ -112,20 +107,3 @@ def _reads(model: type[Any], value: object) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _sentences(error: ValidationError) -> list[str]:
-    details = error.errors(include_url=False)
-    sentences = [_sentence(error.title, detail) for detail in details[:MAX_ERRORS]]
-    more = len(details) - MAX_ERRORS
-    return [*sentences, f"and {more} more"] if more > 0 else sentences
-
-
-def _sentence(model: str, detail: ErrorDetails) -> str:
-    path = {"InferenceServiceSpec": "spec", "ObjectMeta": "metadata"}.get(model, "")
-    for step in detail["loc"]:
-        if step not in _UNION_BRANCHES:
-            path += f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step}]"
-    path += detail.get("ctx", {}).get("path", "")
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{path.lstrip('.')}: {message}" if path else message

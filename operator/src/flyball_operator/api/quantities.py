@@ -106,7 +106,7 @@ class ShareUpTo1(Constraint):
     """A decimal string above 0 and at most 1."""
 
     FORM: ClassVar = 'must be a decimal number in quotes, such as "0.95", with at most six decimals'
-    RANGE: ClassVar = "must be above 0 and at most 1"
+    RANGE: ClassVar = "must be a share above 0 and at most 1, such as 0.95 for 95 %"
 
     def objection(self, value: str) -> str | None:
         """Form first, then range."""

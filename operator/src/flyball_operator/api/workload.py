@@ -17,14 +17,15 @@ class WorkloadSelector(Model):
     """Which pods of the service's namespace are meant."""
 
     match_labels: ChosenLabels
-    """Labels that a pod must have, all of them."""
+    """Labels that a pod must have, all of them, such as {app: llm}; nothing else chooses pods."""
 
 
 class Workload(Model):
     """Pods that others make, such as those of a Deployment, of a StatefulSet, of KServe or of llm-d."""
 
     selector: WorkloadSelector
-    """Which pods these are. Only those are tuned that have the label `serving.flyball.dev/service` with this object's
+    """Which pods these are, by `selector.matchLabels` alone. No name of a Deployment is accepted, and no
+    `matchExpressions`. Only those are tuned that have the label `serving.flyball.dev/service` with this object's
     name, too, and whose vLLM was started with Flyball's plugin for it. The condition Ready names the others."""
 
     container: LabelName | None = None
