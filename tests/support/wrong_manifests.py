@@ -85,7 +85,6 @@ WRONG = (
         )
         for uri, right in (
             ("gs://bucket/model", "hf://gpt2"),
-            ("s3://My_Bucket/model", "hf://gpt2"),
             ("s3://models/../keys", "hf://gpt2"),
             ("oci:r.example.com/qwen:v1", "oci://r.example.com/qwen:v1"),
             ("Qwen/Qwen3-8B", "hf://Qwen/Qwen3-8B"),
@@ -94,6 +93,23 @@ WRONG = (
             ("pvc://claim/../etc", "pvc://claim"),
             ("file://models/tiny", "file:///models/tiny"),
             ("file:///models/../etc/passwd", "file:///models/tiny/"),
+        )
+    ),
+    *(
+        Wrong(
+            f"bucket of {uri[:40]}",
+            {"spec.model": {"uri": uri, "cache": {"claimName": "models"}}},
+            {"spec.model": {"uri": right, "cache": {"claimName": "models"}}},
+            "spec.model.uri",
+            "must be s3://<bucket>/<prefix>: a bucket's name has 3 to 63 characters, of a-z, 0-9, '-' and '.'",
+        )
+        for uri, right in (
+            ("s3://Models/q", "s3://models/Q"),
+            ("s3://My_Bucket/model", "s3://my-bucket/my_model"),
+            ("s3://b1/q", "s3://b-1/q"),
+            (f"s3://{'b' * 64}/q", f"s3://{'b' * 63}/q"),
+            ("s3://models-/q", "s3://models.v1/q/"),
+            ("s3:///q", "s3://1st"),
         )
     ),
     *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
@@ -18,6 +19,7 @@ from flyball_operator.api.rules import (
     Refuses,
     Rule,
     is_pinned_image,
+    matches,
     pinned_image,
 )
 
@@ -33,6 +35,7 @@ Revision = Annotated[
 ]
 #: S3 user guide, "General purpose bucket naming rules".
 _BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+_OF_A_BUCKET: Final = rf"s3://{_BUCKET}(/.*)?"
 _OCI: Final = "oci://"
 
 
@@ -148,6 +151,15 @@ class ModelSource(Model):
         ),
         Check(
             Rule(
+                f"!self.uri.startsWith('s3://') || {matches('self.uri', _OF_A_BUCKET)}",
+                "must be s3://<bucket>/<prefix>: a bucket's name has 3 to 63 characters, of a-z, 0-9, '-' and '.', and"
+                " begins and ends with a letter or digit",
+                ".uri",
+            ),
+            lambda model: not model.uri.startswith("s3://") or re.fullmatch(_OF_A_BUCKET, model.uri) is not None,
+        ),
+        Check(
+            Rule(
                 "has(self.cache) || !self.uri.startsWith('s3://')",
                 "begins with s3://, which pods do not read: needs a cache that it is downloaded to",
                 ".uri",
@@ -188,7 +200,7 @@ class ModelSource(Model):
         Field(min_length=1, max_length=512),
         Matches(
             # What the rules below refuse with better words passes here.
-            rf"hf://({SEGMENT}/)?{SEGMENT}(@.*)?|s3://{_BUCKET}(/{SEGMENT})*/?|pvc://{SUBDOMAIN}(/{SEGMENT})*/?"
+            rf"hf://({SEGMENT}/)?{SEGMENT}(@.*)?|s3://[^/]*(/{SEGMENT})*/?|pvc://{SUBDOMAIN}(/{SEGMENT})*/?"
             rf"|file://(/{SEGMENT})+/?|{_OCI}.*",
             "must be hf://<organisation>/<model>, s3://<bucket>/<prefix>, oci://<registry>/<repository>:<tag>,"
             " pvc://<claim>/<path> or file:///<path in the engine image>",
