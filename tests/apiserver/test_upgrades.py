@@ -83,6 +83,7 @@ def test_an_earlier_crd_is_told_by_what_it_lacks(place: str, tmp_path: Path, cha
             process.stop()
 
 
+@pytest.mark.long
 def test_a_stored_value_that_a_later_crd_refuses_stays_until_it_is_edited(place: str, changed_crd: Any) -> None:
     def without_range(spec: Object) -> None:
         target = spec["objectives"]["items"]["properties"]["target"]
