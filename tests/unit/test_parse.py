@@ -51,6 +51,25 @@ def test_errors_without_end_are_cut() -> None:
     assert refusal.value.errors[-1] == "and 12 more"
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("spec.engine.image", 5, "must be an image reference"),
+        ("spec.engine.image", 5, "Write it in quotes"),
+        ("spec.engine.image", None, "Input should be a valid string"),
+        ("spec.podTemplate.resources", {"limits": {"cpu": 1.5}}, "such as 500m, 2, 16Gi or 1.5. Write it in quotes"),
+        ("spec.scaling", {}, "maxReplicas: Field required (Most pods"),
+        ("spec.engine", "vllm/vllm-openai", "spec.engine: Input should be a valid dictionary"),
+    ],
+)
+def test_an_error_says_what_the_schema_knows_of_the_field(field: str, value: object, says: str) -> None:
+    wrong = edited(good(), {field: value})
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_service(stored(wrong))
+    assert says in str(refusal.value)
+    assert value is not None or "quotes" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("spec", [None, [], "x", {}])
 def test_a_spec_that_is_none_is_refused(spec: object) -> None:
     with pytest.raises(InvalidSpecError, match="spec"):
