@@ -199,6 +199,13 @@ WRONG_STRATEGIES = (
         f"{_BATCHING}.strategy.type",
         "nothing else can choose who is next",
     ),
+    Wrong(
+        "noEvict at a producer",
+        _ARRIVAL | _transfers("Producer") | {_BATCHING: {"noEvict": {}}},
+        _ARRIVAL | _transfers("Producer") | {_BATCHING: {"policy": "Priority"}},
+        f"{_BATCHING}.noEvict",
+        "prompts that are done keep memory until another engine has read them",
+    ),
     _ungoverned(_BATCHING),
     _ungoverned(_QUEUE),
 )

@@ -349,6 +349,15 @@ class InferenceServiceSpec(Model):
             "vLLM starts to load whatever waits, in an order of its own",
             lambda spec: spec.kv_role in (KVRole.CONSUMER, KVRole.BOTH),
         ),
+        Check(
+            Rule(
+                f"{_ROLE} != 'Producer' || !has(self.tuning.batching) || !has(self.tuning.batching.noEvict)",
+                "may not stand beside spec.engine.kvTransfer: prompts that are done keep memory until another engine"
+                " has read them. Remove it",
+                ".tuning.batching.noEvict",
+            ),
+            lambda spec: spec.kv_role is not KVRole.PRODUCER or spec.tuning.batching.no_evict is None,
+        ),
         *_vllm_chooses(
             "has(self.adapters)",
             "beside spec.adapters",
