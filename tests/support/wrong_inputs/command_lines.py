@@ -177,7 +177,7 @@ FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     (f"{_PLAN} --e2e 25h", ("--e2e: '25h' must be at least 100us and at most 24h",)),
     (f"{_PLAN} --ttft 1s --target 100", ("--target: '100' must be at least 1 and below 100",)),
     (f"{_PLAN} --ttft 1s --target 0.95", ("--target: '0.95' must be at least 1", "in percent, such as 99 for 99 %")),
-    (f"{_PLAN} --ttft 1s --target most", ("--target: 'most' must be a decimal number",)),
+    (f"{_PLAN} --ttft 1s --target most", ("--target: 'most' must be a number of percent such as 95 or 99.9",)),
     (f"{_PLAN} --target 99", ("--target says of no objective", "--ttft, --tpot, --itl, --e2e")),
     (f"{_PLAN} --ttft 1s --since 1d", ("--since: '1d' is not a duration such as 500ms",)),
     (f"{_PLAN} --ttft 1s --since 1m", ("--since: 1m is out of range; accepted: 5m to 744h",)),
