@@ -43,7 +43,7 @@ WINDOW = round(DOWN_SECONDS / DAY.speed)
 ATTAINED = 0.99
 #: A request that was sent later says more of this machine than of the fleet.
 LATE_SECONDS = 0.25
-POD_LINE = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="Ready")].status}{"\n"}'
+POD_LINE = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,7 @@ def play_on_both(services: Services) -> tuple[Mapping[str, Scaled], Sequence[str
         with ThreadPoolExecutor(len(both)) as pool:
             futures = {one.name: pool.submit(streams.play, one.url(), MODEL, planned) for one in both}
             played = {name: future.result() for name, future in futures.items()}
+    assert all(pods.values()), "nothing was heard of the pods"
     found = {
         name: Scaled(
             played[name],
@@ -170,7 +171,7 @@ def play_on_both(services: Services) -> tuple[Mapping[str, Scaled], Sequence[str
 
 def numbers_of(service: Service) -> AbstractContextManager[list[tuple[float, str]]]:
     """The replicas that its Deployment asks for, as they change."""
-    line = '-o=jsonpath={.spec.replicas}{"\n"}'
+    line = '-o=jsonpath={.spec.replicas}{"\\n"}'
     return watched("deployment", service.name, line, namespace=service.namespace)
 
 
