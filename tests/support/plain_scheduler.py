@@ -98,6 +98,11 @@ class PlainOutput:
         return sum(self.num_scheduled_tokens.values())
 
 
+def transferring(connector: str = "NixlConnector", *, consumer: bool) -> SimpleNamespace:
+    """The configuration of an engine with a KV connector: one that loads prompts for sure, or processes them."""
+    return SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector=connector, is_kv_consumer=consumer))
+
+
 @dataclass
 class PlainConfig:
     max_num_seqs: int = 16

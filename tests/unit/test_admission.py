@@ -15,7 +15,7 @@ from flyball_engine.knobs import Bucketed, Dynamic, NoEvict, Static, Strategy
 from flyball_engine.vllm import admission
 from flyball_engine.vllm.step_hooks import StepHooks
 from flyball_lab.harness.engine import setpoint
-from support.plain_scheduler import GovernedCore, PlainScheduler
+from support.plain_scheduler import GovernedCore, PlainScheduler, transferring
 
 
 @pytest.fixture
@@ -197,8 +197,8 @@ def test_a_prefill_limit_holds_back_prompts(core: GovernedCore) -> None:
 def test_where_vllm_passes_over_requests_of_its_own_choice_no_order_is_promised(tmp_path: Path, attribute: str) -> None:
     scheduler = PlainScheduler()
     setattr(scheduler, attribute, SimpleNamespace())
-    transfer = SimpleNamespace(kv_connector="LMCacheConnectorV1", is_kv_consumer=True)
-    scheduler.vllm_config = SimpleNamespace(kv_transfer_config=transfer if attribute == "connector" else None)
+    if attribute == "connector":
+        scheduler.vllm_config = transferring("LMCacheConnectorV1", consumer=True)
     hooks = StepHooks(scheduler, folder=tmp_path)
     unsupported = StateReader(find_state_files(tmp_path)[0]).unsupported
     assert BatchingKnob.STATIC in unsupported
@@ -214,8 +214,7 @@ def test_where_vllm_passes_over_requests_of_its_own_choice_no_order_is_promised(
 def test_where_no_prompt_is_loaded_requests_are_chosen_but_memory_is_not_promised(tmp_path: Path) -> None:
     scheduler = PlainScheduler()
     vars(scheduler)["connector"] = SimpleNamespace()
-    transfer = SimpleNamespace(kv_connector="NixlConnector", is_kv_consumer=False)
-    scheduler.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
+    scheduler.vllm_config = transferring(consumer=False)
     StepHooks(scheduler, folder=tmp_path)
     unsupported = StateReader(find_state_files(tmp_path)[0]).unsupported
     assert unsupported.keys() & set(BatchingKnob) == {BatchingKnob.NO_EVICT}

@@ -22,7 +22,7 @@ from flyball_engine.vllm.cached_blocks import CachedBlocks, cached_blocks
 from flyball_engine.vllm.prefixes import Hashing, Prefixes, open_prefixes
 from flyball_lab.harness.engine import setpoint
 from flyball_lab.harness.turns import to_its_end
-from support.plain_scheduler import GovernedCore
+from support.plain_scheduler import GovernedCore, transferring
 from support.reflexes import a_budget
 
 SIZE = 4
@@ -291,10 +291,7 @@ def test_a_cache_that_a_connector_fills_is_not_followed_and_that_of_a_producer_i
     tmp_path: Path, caplog: pytest.LogCaptureFixture, consumer: bool, said: str
 ) -> None:
     cache = SimpleNamespace(enable_caching=True, kv_cache_config=SimpleNamespace(kv_cache_groups=[1, 2]))
-    transfer = SimpleNamespace(kv_connector="NixlConnector", is_kv_consumer=consumer)
-    scheduler = SimpleNamespace(
-        kv_cache_manager=cache, connector=object(), vllm_config=SimpleNamespace(kv_transfer_config=transfer)
-    )
+    scheduler = SimpleNamespace(kv_cache_manager=cache, connector=object(), vllm_config=transferring(consumer=consumer))
     with caplog.at_level("INFO"):
         assert cached_blocks(scheduler, folder=tmp_path, engine=0) is None
     assert said in caplog.text

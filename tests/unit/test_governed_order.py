@@ -16,7 +16,7 @@ from flyball_engine.model import StepModel
 from flyball_engine.vllm.plugin import governed_class
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_lab.harness.engine import setpoint
-from support.plain_scheduler import GovernedCore, PlainConfig, PlainQueue, PlainRequest, PlainScheduler
+from support.plain_scheduler import GovernedCore, PlainConfig, PlainQueue, PlainRequest, PlainScheduler, transferring
 from support.plain_scheduler import SchedulingPolicy as PlainPolicy
 from support.reflexes import a_budget
 from support.simulated import two_classes
@@ -39,8 +39,7 @@ def a_scheduler(**config: Any) -> PlainScheduler:
 def with_connector(scheduler: PlainScheduler, name: str = "NixlConnector", *, consumer: bool) -> PlainScheduler:
     """Of an engine that loads prompts for sure, or one that processes them for others."""
     vars(scheduler)["connector"] = object()
-    transfer = SimpleNamespace(kv_connector=name, is_kv_consumer=consumer)
-    scheduler.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
+    scheduler.vllm_config = transferring(name, consumer=consumer)
     return scheduler
 
 
@@ -548,11 +547,7 @@ class Unturned(PlainQueue):
 @pytest.mark.parametrize(
     ("attribute", "value", "reason"),
     [
-        (
-            "vllm_config",
-            SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector", is_kv_consumer=True)),
-            "KV connector",
-        ),
+        ("vllm_config", transferring(consumer=True), "KV connector"),
         ("ec_connector", object(), "encoder cache connector"),
         ("policy", PlainPolicy.PRIORITY, "--scheduling-policy=priority"),
         ("parallel_config", SimpleNamespace(distributed_executor_backend="external_launcher"), "external launcher"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.outcomes import End, RequestLedger
+from flyball_engine.batching.outcomes import End, OpenSequence, RequestLedger
 from flyball_engine.vllm import requests as counting
 from flyball_engine.vllm.gate import RequestGate
 from flyball_engine.vllm.refusal import LATE, class_in, mark_in, told_of
@@ -63,16 +63,25 @@ def sequence_of(made: Processor, sequence_state: SimpleNamespace) -> SimpleNames
     return sequence_state
 
 
+def answered(
+    processor: type[Processor], ledger: RequestLedger, kept: SimpleNamespace, *outputs: SimpleNamespace
+) -> OpenSequence:
+    """What was counted of a sequence with these outputs of the core. The processor's own methods answer as before."""
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
+    made = processor()
+    sequence = sequence_of(made, kept)
+    for output in outputs:
+        assert made._update_stats_from_output(sequence, output, 1.0, None) == "updated"
+    assert made._update_stats_from_finished(sequence, SimpleNamespace(name="STOP"), None) == "finished"
+    counted: OpenSequence = getattr(sequence, counting._MARK)
+    return counted
+
+
 @pytest.mark.usefixtures("in_a_request")
 def test_tokens_reach_the_ledger_and_what_is_wrapped_answers_as_before(
     processor: type[Processor], ledger: RequestLedger
 ) -> None:
-    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
-    made = processor()
-    sequence = sequence_of(made, state())
-    assert made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1, 2]), 1.0, None) == "updated"
-    assert made._update_stats_from_finished(sequence, SimpleNamespace(name="STOP"), None) == "finished"
-    counted = getattr(sequence, counting._MARK)
+    counted = answered(processor, ledger, state(), SimpleNamespace(new_token_ids=[1, 2]))
     assert (counted.tokens, counted.first, counted.done) == (2, 1.0, True)
     assert (counted.request.prompt_tokens, counted.request.cached_prompt_tokens) == (4, 1)
 
@@ -81,14 +90,9 @@ def test_tokens_reach_the_ledger_and_what_is_wrapped_answers_as_before(
 def test_a_prompt_that_was_loaded_counts_as_cached_whatever_was_cached_where_it_was_processed(
     processor: type[Processor], ledger: RequestLedger
 ) -> None:
-    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
-    made = processor()
-    sequence = sequence_of(made, state(num_cached_tokens=0))
     first = SimpleNamespace(new_token_ids=[1], prefill_stats=SimpleNamespace(num_cached_tokens=3))
-    for output in (first, SimpleNamespace(new_token_ids=[2], prefill_stats=None)):
-        made._update_stats_from_output(sequence, output, 1.0, None)
-    made._update_stats_from_finished(sequence, SimpleNamespace(name="STOP"), None)
-    counted = getattr(sequence, counting._MARK)
+    then = SimpleNamespace(new_token_ids=[2], prefill_stats=None)
+    counted = answered(processor, ledger, state(num_cached_tokens=0), first, then)
     assert (counted.request.prompt_tokens, counted.request.cached_prompt_tokens) == (4, 3)
 
 

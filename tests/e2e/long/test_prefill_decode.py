@@ -147,9 +147,9 @@ def test_each_half_follows_its_own_limit_under_load_and_no_request_is_lost(
     note_figure(f"{load.answered} requests, none lost; {loaded / given:.1%} of the prompts' tokens loaded")
 
 
-def fix(service: Service, limit: str, most: int) -> None:
+def fix(service: Service, limit: str, value: int) -> None:
     """Fix a limit."""
-    bounds = {limit: {"min": most, "max": most}}
+    bounds = {limit: {"min": value, "max": value}}
     patch(RESOURCE, service.name, {"spec": {"tuning": {"bounds": bounds}}}, namespace=service.namespace)
 
 
