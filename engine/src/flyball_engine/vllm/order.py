@@ -28,7 +28,7 @@ from flyball_engine.control.state_file import Slot
 from flyball_engine.vllm.candidates import LOOKED_AT, Candidates
 from flyball_engine.vllm.compat import ORDERING, lacking
 from flyball_engine.vllm.kv_transfer import is_loaded, loads_prompts
-from flyball_engine.vllm.queue import LOADS_IN_ITS_ORDER, WaitingQueues
+from flyball_engine.vllm.queue import LOADS_IN_ITS_ORDER, PASSES_OVER_TRANSIT, WaitingQueues
 from flyball_engine.vllm.refusal import class_in, told_of
 from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 
@@ -384,7 +384,7 @@ def _unsupported(scheduler: Any, queues: WaitingQueues) -> str | None:
     if loads_prompts(getattr(scheduler, "vllm_config", None)):
         return LOADS_IN_ITS_ORDER
     if getattr(scheduler, "ec_connector", None) is not None:
-        return "with an encoder cache connector vLLM passes over requests in transit"
+        return PASSES_OVER_TRANSIT
     if queues.start_policy is SchedulingPolicy.PRIORITY:
         return "the engine was started with --scheduling-policy=priority, which orders them"
     return lacking(ORDERING, functools.partial(hasattr, scheduler.waiting))

@@ -26,6 +26,8 @@ _NEEDED: Final = (
 )
 #: Why nobody is chosen where prompts are loaded.
 LOADS_IN_ITS_ORDER: Final = "with a KV connector vLLM starts loading whatever waits, in an order of its own"
+#: The same where their encoder's output is.
+PASSES_OVER_TRANSIT: Final = "with an encoder cache connector vLLM passes over requests in transit"
 #: What admits chosen requests, not only a number of them.
 _CHOOSING: Final = (
     BatchingKnob.STATIC,
@@ -195,7 +197,7 @@ def _unsupported(scheduler: Any, module: Any) -> dict[AnyKnob, str]:
     if loads_prompts(getattr(scheduler, "vllm_config", None)):
         return dict.fromkeys(_CHOOSING, LOADS_IN_ITS_ORDER)
     for attribute, reason in (
-        ("ec_connector", "with an encoder cache connector vLLM passes over requests in transit"),
+        ("ec_connector", PASSES_OVER_TRANSIT),
         ("lora_config", "with LoRA vLLM passes over requests whose adapter has no slot"),
     ):
         if getattr(scheduler, attribute, None) is not None:
