@@ -64,6 +64,7 @@ async def test_after_a_minute_status_says_what_the_pods_carry() -> None:
     assert harness.condition(CAPACITY) == ("True", "Sufficient")
     capacity = harness.service.status.tuning.capacity
     assert float(capacity) > 4
+    assert harness.service.status.tuning.arrivals == "4"
     assert harness.message(CAPACITY) == f"carries {capacity} requests/s at the objectives, 4 arrive"
     assert harness.service.status.desired_replicas == 1
     assert not [event for event in harness.events if event.startswith("Capacity")]

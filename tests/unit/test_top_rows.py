@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Metric
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.cli.top_rows import SORTS, as_json, ordered, row, summary, table
-from flyball_operator.tuning.capacity import Balance, Carried
-from flyball_operator.tuning.reasons import ConditionState
-from flyball_operator.tuning.replicas import Replicas
-from flyball_operator.tuning.report.conditions import capacity_verdict
-from flyball_operator.tuning.spec import LatencyObjective
 
 
 def condition(kind: str, status: str, reason: str, message: str = "") -> Object:
@@ -28,35 +22,6 @@ def a_service(name: str = "chat", *, conditions: list[Object] | None = None, **s
     return good(name, metadata__namespace="team") | {"status": told}
 
 
-def told(arrivals: float, *, overloaded: bool) -> str:
-    """What the operator says of a load, on pods that carry 10 requests/s each."""
-    balance = Balance(
-        asked=(),
-        since=0,
-        at=1e6,
-        carried=Carried(rate=10, binding="ttft"),
-        arrivals=arrivals,
-        replicas=2,
-        rate=10,
-        shown_rate=10,
-        shown_arrivals=arrivals,
-        desired=Replicas(replicas=3),
-        overloaded=overloaded,
-    )
-    objective = LatencyObjective("ttft", Metric.TIME_TO_FIRST_TOKEN, seconds=0.5, allowed=0.01)
-    seen = ConditionState("True", "Scraped", "")
-    return capacity_verdict(balance, objectives=[objective], metrics=seen, known=None, lengths=True).message
-
-
-@pytest.mark.parametrize(("arrivals", "overloaded"), [(4, False), (0.5, False), (30, True), (2.5e6, True)])
-def test_the_load_is_read_as_the_operator_tells_it(arrivals: float, overloaded: bool) -> None:
-    found = row(
-        a_service(conditions=[READY, condition("CapacitySufficient", "?", "?", told(arrivals, overloaded=overloaded))])
-    )
-    assert (found.arrivals, found.capacity) == (arrivals, 20)
-    assert found.load == arrivals / 20
-
-
 def test_a_row_has_what_the_status_says() -> None:
     objectives = [
         {"name": "tpot", "attained": "99.9", "budgetRemaining": "90"},
@@ -66,11 +31,17 @@ def test_a_row_has_what_the_status_says() -> None:
         {"name": "unsaid", "budgetRemaining": "-600"},
     ]
     setpoint = {"maxNumActiveSeqs": 48, "maxNumScheduledTokens": 1024}
-    found = row(a_service(objectives=objectives, tuning={"setpoint": setpoint}))
+    tuning = {"setpoint": setpoint, "arrivals": "4", "capacity": "20"}
+    found = row(a_service(objectives=objectives, tuning=tuning))
     assert (found.worst_objective, found.attained, found.budget_remaining) == ("ttft", 93.8, -520)
     assert (found.ready, found.desired, found.is_ready) == (2, 2, True)
     assert (found.requests, found.tokens) == (48, 1024)
-    assert (found.arrivals, found.load, found.reason) == (None, None, "")
+    assert (found.arrivals, found.capacity, found.load, found.reason) == (4, 20, 0.2, "")
+
+
+@pytest.mark.parametrize("tuning", [{}, {"arrivals": "", "capacity": ""}, {"arrivals": "4", "capacity": "0"}])
+def test_a_load_that_nobody_has_weighed_is_not_known(tuning: Object) -> None:
+    assert row(a_service(tuning=tuning)).load is None
 
 
 def test_pods_asked_for_are_those_of_the_spec() -> None:
@@ -104,12 +75,12 @@ def test_the_worst_come_first() -> None:
     def objective(left: str) -> list[Object]:
         return [{"name": "ttft", "attained": "99", "budgetRemaining": left}]
 
-    def load(arrivals: float) -> list[Object]:
-        return [READY, condition("CapacitySufficient", "True", "?", told(arrivals, overloaded=False))]
+    def load(arrivals: str) -> Object:
+        return {"arrivals": arrivals, "capacity": "20"}
 
     rows = [
-        row(a_service("a", objectives=objective("50"), conditions=load(1))),
-        row(a_service("b", objectives=objective("-100"), conditions=load(9))),
+        row(a_service("a", objectives=objective("50"), tuning=load("1"))),
+        row(a_service("b", objectives=objective("-100"), tuning=load("9"))),
         row(a_service("c", conditions=[condition("Ready", "False", "Unschedulable")])),
     ]
     orders = {sort: "".join(one.name for one in ordered(reversed(rows), sort)) for sort in SORTS}

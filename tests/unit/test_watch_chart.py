@@ -13,12 +13,6 @@ AT = "2026-11-22T04:00:00Z"
 
 
 def a_service(*, attained: str = "99.5", arrivals: int = 14, seqs: int | None = 48) -> Object:
-    load = {
-        "type": "CapacitySufficient",
-        "status": "True",
-        "reason": "Sufficient",
-        "message": f"carries 20 requests/s at the objectives, {arrivals} arrive",
-    }
     setpoint = {} if seqs is None else {"maxNumActiveSeqs": seqs, "maxNumScheduledTokens": 1024}
     decision = {
         "time": "2026-11-22T03:48:00Z",
@@ -29,9 +23,9 @@ def a_service(*, attained: str = "99.5", arrivals: int = 14, seqs: int | None = 
     status = {
         "replicas": 2,
         "readyReplicas": 2,
-        "conditions": [{"type": "Ready", "status": "True", "reason": "Serving"}, load],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Serving"}],
         "objectives": [{"name": "ttft", "attained": attained}],
-        "tuning": {"setpoint": setpoint, "decisions": [decision]},
+        "tuning": {"arrivals": f"{arrivals}", "capacity": "20", "setpoint": setpoint, "decisions": [decision]},
     }
     return good(metadata__namespace="team") | {"status": status}
 

@@ -213,7 +213,8 @@ class ModelSource(Model):
     ]
     """Where the weights are: `hf://org/name`, `s3://bucket/prefix`, `oci://registry/repository:tag`,
     `pvc://claim/path`, or `file:///path` in the image. `hf://` is downloaded at start, or once into `cache`. `s3://` is
-    downloaded once into `cache`. `oci://` is an image or artifact that the node pulls and keeps, from Kubernetes 1.35.
+    downloaded once into `cache`. `oci://` is an image that the node pulls and keeps, from Kubernetes 1.35. An artifact
+    is mounted by CRI-O, not by containerd.
     """
     served_name: (
         Annotated[

@@ -270,6 +270,9 @@ class TuningStatus(ReportedModel):
     """Step-time model in use."""
     binding_objective: Word = ""
     """Objective that limits the batch."""
+    arrivals: Figure = ""
+    """Requests per second that arrive at the pods, all together, those that are refused included; said with
+    `capacity`."""
     capacity: Figure = ""
     """Requests per second that the pods carry at the objectives, all together, with the lengths of now."""
     workload: WorkloadStatus | None = None

@@ -5,7 +5,6 @@ Only what a row shows is kept, so that a thousand services are a few hundred kil
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -13,15 +12,10 @@ from typing import Any, Final
 from flyball_operator.api.objects import Object
 from flyball_operator.api.parse import parse_status
 from flyball_operator.api.summary import is_ready, number, trouble, wanted_pods, worst_objective
-from flyball_operator.api.v1alpha1 import ConditionType
 
 #: Columns that names and reasons have at least.
 _LEAST: Final = 8
 _GAP: Final = "  "
-_NUMBER: Final = r"[\d.]+(?:e[+-]?\d+)?"
-#: As `tuning.report.conditions` tells the load: the status has it nowhere else.
-_ARRIVES: Final = re.compile(rf"({_NUMBER})(?: requests/s)? arrive")
-_CARRIES: Final = re.compile(rf"carr(?:y|ies) ({_NUMBER})")
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,6 @@ def row(service: Object) -> Row:
     """The row of a service. What its status does not say, or says wrongly, is not known."""
     status = parse_status(service.get("status"))
     setpoint, worst = status.tuning.setpoint, worst_objective(status)
-    told = next((one.message for one in status.conditions if one.type == ConditionType.CAPACITY_SUFFICIENT), "")
     namespace, name = key_of(service)
     return Row(
         namespace=namespace,
@@ -77,17 +70,12 @@ def row(service: Object) -> Row:
         worst_objective=worst.name if worst is not None else "",
         attained=number(worst.attained) if worst is not None else None,
         budget_remaining=number(worst.budget_remaining) if worst is not None else None,
-        arrivals=_told(_ARRIVES, told),
-        capacity=_told(_CARRIES, told),
+        arrivals=number(status.tuning.arrivals),
+        capacity=number(status.tuning.capacity),
         requests=setpoint.max_num_active_seqs,
         tokens=setpoint.max_num_scheduled_tokens,
         reason=trouble(status),
     )
-
-
-def _told(pattern: re.Pattern[str], message: str) -> float | None:
-    found = pattern.search(message)
-    return number(found[1]) if found is not None else None
 
 
 def _unknown_last(of: Callable[[Row], float | None]) -> Callable[[Row], tuple[Any, ...]]:

@@ -21,6 +21,8 @@ from flyball_operator.tuning.replicas import TOLD_AFTER_SECONDS, Bounds, Replica
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
+#: Requests per second of which fewer are shown as none: a mean that decays never ends.
+LEAST_ARRIVALS: Final = 0.001
 #: Thresholds that cannot be kept are doubled so often at most.
 DOUBLINGS: Final = 20
 
@@ -91,6 +93,11 @@ class Balance:
     def capacity(self) -> float:
         """Requests per second that all replicas carry, as shown."""
         return self.replicas * self.shown_rate
+
+    @property
+    def load(self) -> float:
+        """Requests per second that arrive, as shown."""
+        return self.shown_arrivals if self.shown_arrivals >= LEAST_ARRIVALS else 0.0
 
 
 def carried(inputs: ControlInput) -> Carried:

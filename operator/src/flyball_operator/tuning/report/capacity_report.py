@@ -24,7 +24,7 @@ class CapacityReport:
 
     def __init__(self, service: InferenceService, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._capacity, self._known = _reported(service)
+        self._load, self._capacity, self._known = _reported(service)
         self._weighed_at, self._weighed = clock(), 0.0
         self._noted: Balance | None = None
         self._idle: Replicas | None = None
@@ -32,7 +32,7 @@ class CapacityReport:
 
     def edited(self) -> None:
         """Something else is asked of the engines: what they carried says nothing of that."""
-        self._capacity, self._known, self._noted = "", None, None
+        self._load, self._capacity, self._known, self._noted = "", "", None, None
 
     def ended(self) -> None:
         """Nobody weighs the load any more."""
@@ -50,7 +50,7 @@ class CapacityReport:
         if balance.at != self._weighed:
             self._weighed_at, self._weighed = self._clock(), balance.at
         if balance.settled:
-            self._capacity, self._known = figure(balance.capacity, 2), None
+            self._load, self._capacity, self._known = figure(balance.load, 2), figure(balance.capacity, 2), None
 
     @property
     def _stale(self) -> bool:
@@ -59,6 +59,11 @@ class CapacityReport:
     @property
     def _idle_stale(self) -> bool:
         return self._clock() - self._idle_at > STALE_SECONDS
+
+    @property
+    def load(self) -> str:
+        """Requests per second that arrive at all pods, empty where that is not known."""
+        return "" if self._stale else self._load
 
     @property
     def capacity(self) -> str:
@@ -88,9 +93,10 @@ class CapacityReport:
         return None if unknown or state.desired is None else math.ceil(state.desired.replicas / nodes)
 
 
-def _reported(service: InferenceService) -> tuple[str, ConditionState | None]:
-    """The capacity that status shows, and what it says of it; nothing where that was said of another spec."""
+def _reported(service: InferenceService) -> tuple[str, str, ConditionState | None]:
+    """Load and capacity that status shows, and what it says of them; nothing where that was said of another spec."""
+    tuning = service.status.tuning
     for found in service.status.conditions:
         if found.type is ConditionType.CAPACITY_SUFFICIENT and found.observed_generation == service.metadata.generation:
-            return service.status.tuning.capacity, ConditionState(found.status, found.reason, found.message)
-    return "", None
+            return tuning.arrivals, tuning.capacity, ConditionState(found.status, found.reason, found.message)
+    return "", "", None

@@ -36,8 +36,6 @@ FENCED: Final = (
 LEAST_BUDGET: Final = -999
 #: What is told of the on-time order stays while it is right within this share.
 ORDER_SHOWN_WITHIN: Final = 0.25
-#: Requests per second of which fewer are told as none: a mean that decays never ends.
-LEAST_ARRIVALS: Final = 0.001
 #: Of what others wrote so much is repeated.
 _SHOWN_LENGTH: Final = 40
 
@@ -241,8 +239,7 @@ def _infeasible(balance: Balance, objectives: Sequence[LatencyObjective]) -> str
 
 
 def _carried_verdict(balance: Balance, objectives: Sequence[LatencyObjective]) -> ConditionState:
-    arrivals = balance.shown_arrivals if balance.shown_arrivals >= LEAST_ARRIVALS else 0.0
-    arrive, carry = figure(arrivals, 2), figure(balance.capacity, 2)
+    arrive, carry = figure(balance.load, 2), figure(balance.capacity, 2)
     if balance.carried.reachable:
         return ConditionState("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
     unseen = ""

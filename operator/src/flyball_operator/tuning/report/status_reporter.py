@@ -225,6 +225,7 @@ class StatusReporter:
             applied_pods=f"{pods.answers.applied(live)}/{pods.ready}",
             model=self._model(state.step_time),
             binding_objective=self._binding[:63],
+            arrivals=self._capacity.load,
             capacity=self._capacity.capacity,
             workload=self._workload,
             order=self._order if live is not None and live.on_time is not None else None,
