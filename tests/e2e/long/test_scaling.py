@@ -2,8 +2,8 @@
 
 The pods run the simulated engine in real time: each carries as much as a GPU and takes a few hundredths of a core. So
 operator, Prometheus, Services and kubelet are real, and the day is that of `hack/bench scaling`, twice as fast. The
-other rule, the cheapest of that bench that keeps the objectives, has the same requests at the same time, on pods that
-are tuned alike. All rules play it in virtual time, too.
+other rule, the cheapest of that bench, has the same requests at the same time, on pods that are tuned alike. All rules
+play it in virtual time, too.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ POD_SECONDS = 7.0
 WINDOW = round(DOWN_SECONDS / DAY.speed)
 #: Asked: of the requests that keep both objectives with the largest fleet, so many.
 ATTAINED = 0.99
+#: Of the queue that the other rule keeps free, the least at which it keeps as many here: with the usual 3, 98.8 %.
+SPARE_QUEUE = 4.0
 #: A request that was sent later says more of this machine than of the fleet.
 LATE_SECONDS = 0.25
 POD_LINE = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
@@ -142,6 +144,7 @@ def test_a_day_of_load_is_carried_by_fewer_pods_than_another_rule_needs(
     assert not undone(mine.changes, WINDOW), undone(mine.changes, WINDOW)
     assert mine.attained >= ATTAINED * virtual[CONSTANT].attained
     assert peer.changes, f"the rule did nothing: {failed[:1]}"
+    assert mine.hours < peer.hours
 
 
 def play_on_both(services: Services) -> tuple[Mapping[str, Scaled], Sequence[str]]:
@@ -149,7 +152,7 @@ def play_on_both(services: Services) -> tuple[Mapping[str, Scaled], Sequence[str
     both = (services.ours, services.rule)
     planned = [PlannedStream(one.arrival, one.prompt, one.output) for one in DAY.requests(SEED)]
     with ExitStack() as stack:
-        failed = stack.enter_context(scaled_by(Saturation(), services.rule, prometheus_api()))
+        failed = stack.enter_context(scaled_by(Saturation(spare_queue=SPARE_QUEUE), services.rule, prometheus_api()))
         numbers, pods = (
             {service.name: stack.enter_context(watch(service)) for service in both} for watch in (numbers_of, pods_of)
         )

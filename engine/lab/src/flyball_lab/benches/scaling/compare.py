@@ -72,6 +72,7 @@ RULES: Final[Mapping[str, Callable[[float], ScalingRule]]] = {
     "llm-d SLO law, 0.55/0.40": lambda speed: SloPressure(TTFT, TPOT, speed=speed),
     "llm-d SLO law, 0.80/0.60": lambda speed: SloPressure(TTFT, TPOT, up=0.80, down=0.60, speed=speed),
     "WVA saturation, spare 0.10/3": lambda _: Saturation(),
+    "WVA saturation, spare 0.10/4": lambda _: Saturation(spare_queue=4.0),
     CONSTANT: lambda _: Constant(LARGEST_FLEET),
 }
 
