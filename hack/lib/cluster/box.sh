@@ -36,7 +36,7 @@ box() {
   local init
   init=${box_pid:-$(box_init)} || die "the cluster does not run"
   nsenter -t "$init" -m -n -p -u -i -- env -i "PATH=$bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-    HOME=/root "TERM=${TERM:-dumb}" "$@"
+    HOME=/root "TERM=${TERM:-dumb}" CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1 "$@" # such as that of cgroup v1
 }
 
 box_start() {

@@ -30,27 +30,26 @@ rules: # who wrote what, so that tests prove that there never are two writers; a
 YAML
 
   cat >"$conf/containerd.toml" <<TOML
-version = 2
+version = 3
 root = "$images"
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
 [grpc]
   address = "/run/containerd/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "$pause_image"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  discard_unpacked_layers = true
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "$pause_image"
+[plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true # a container of ours may lack CAP_SYS_RESOURCE
-  stream_server_address = "127.0.0.1"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    default_runtime_name = "runc"
-    discard_unpacked_layers = true
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "$conf/cni"
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_address = "127.0.0.1"
 TOML
   # The same store without Kubernetes' view of it, to drop what an earlier cluster's pods left.
   sed 's/^disabled_plugins = \[/&"io.containerd.grpc.v1.cri", /; /^\[plugins/,$d' "$conf/containerd.toml" >"$conf/containerd-bare.toml"

@@ -133,7 +133,7 @@ YAML
 }
 
 cluster_up() { # FAKE-NODES PODS-OF-EACH
-  ensure_apt containerd runc containernetworking-plugins nftables iproute2 jq openssl
+  ensure_apt runc containernetworking-plugins nftables iproute2 jq openssl
   # Killed with us: a build must not go on by itself.
   bin=$(exec setpriv --pdeathsig KILL -- "$FLYBALL_ROOT/hack/lib/binaries" dir {lock}>&-)
   PATH=$bin:$PATH
