@@ -17,7 +17,7 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from support.binaries import binary
-from support.node import daemon_on_node, node_address, on_node
+from support.node import daemon_on_node, end_on_node, node_address, on_node
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class NodeRegistry:
         """Method and path of each request."""
         lines = self.log.read_text(errors="replace").splitlines()
         return [f"{method} {path}" for line in lines for method, _, path in [_request(line)] if method]
+
+    def stop(self) -> None:
+        """It answers nobody from now on."""
+        end_on_node(binary("crane"))
 
 
 def _request(line: str) -> tuple[str, str, str]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-import httpx
 import pytest
 
 from flyball_lab.harness.waiting import eventually
@@ -23,6 +22,7 @@ from support.buckets import KEY, REGION, SECRET
 from support.cluster import Object, apply, condition, delete, items, kubectl, patch
 from support.disks import Disks, disks
 from support.hub import COMMIT
+from support.inside_engines import answer_of, run_inside
 from support.live import ENGINE_START_SECONDS, MODEL, RESOURCE, Flyball, Service, inference_service
 from support.model_servers import WEIGHTS, Mirror, S3Pod, mirror
 
@@ -164,16 +164,16 @@ def test_pods_start_from_the_volume_when_nothing_else_is_left(
     assert hub.set() == asked, "the engine asked the mirror"
 
     reach = f"import urllib.request as r; r.urlopen('{hub.address}/api/models/org/tiny/revision/main', timeout=5)"
-    assert run(first, reach) == 0
+    assert run_inside(first, reach) == 0
     hub.stop()
-    assert run(first, reach) != 0
-    assert run(first, "open('/model/written', 'w')") != 0, "the model can be written to"
-    assert run(first, "import os; assert os.listdir('/flyball-compiled')") == 0, "nothing compiled is kept"
+    assert run_inside(first, reach) != 0
+    assert run_inside(first, "open('/model/written', 'w')") != 0, "the model can be written to"
+    assert run_inside(first, "import os; assert os.listdir('/flyball-compiled')") == 0, "nothing compiled is kept"
     patch(RESOURCE, service.name, {"spec": {"replicas": 2}}, namespace=service.namespace)
     eventually(lambda: service.read()["status"].get("readyReplicas") == 2, expecting="two", within=ENGINE_START_SECONDS)
     (second,) = (pod for pod in service.pods() if pod["metadata"]["uid"] != first["metadata"]["uid"])
     note_figure(f"warm: the second pod is Ready {since(second, second):.0f} s after it was created, without the mirror")
-    assert answer(first) == answer(second)
+    assert answer_of(first) == answer_of(second)
 
 
 def test_a_model_in_a_bucket_comes_by_the_same_job(ask: Ask, flyball: Flyball) -> None:
@@ -209,19 +209,3 @@ def _moment(text: str) -> datetime:
     found = moment(text)
     assert found is not None
     return found
-
-
-def run(pod: Object, script: str) -> int:
-    """Exit code of a script in the engine's container."""
-    meta = pod["metadata"]
-    where = [meta["name"], "-n", meta["namespace"], "-c", names.CONTAINER_ENGINE]
-    command = ["kubectl", "exec", *where, "--", "python3", "-c", script]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
-
-
-def answer(pod: Object) -> str:
-    """What a pod's engine answers to one prompt."""
-    body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0}
-    url = f"http://{pod['status']['podIP']}:8000/v1/completions"
-    found = httpx.post(url, json=body, timeout=120, trust_env=False)
-    return str(found.raise_for_status().json()["choices"][0]["text"])
