@@ -243,6 +243,14 @@ def test_a_runtime_that_mounts_no_images_is_told() -> None:
     assert other.message.endswith(message), "it mounts no image"
 
 
+def test_an_image_that_could_not_be_mounted_is_told_with_the_field_of_the_model() -> None:
+    # Of containerd 2.4.
+    message = "failed to mount image volume: ImageVolumeMountFailed: mismatched image rootfs and manifest layers"
+    cause = find([mounts_the_model(waiting("CreateContainerError", message))], None, "h")
+    assert cause is not None
+    assert cause.message.endswith("; it is the model: see spec.model.uri")
+
+
 @pytest.mark.parametrize(
     "status",
     [

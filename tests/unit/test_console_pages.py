@@ -189,7 +189,7 @@ def test_nothing_that_a_service_is_named_or_said_to_be_becomes_markup() -> None:
         HOSTILE,
         conditions=[condition("Ready", "False", HOSTILE, HOSTILE)],
         objectives=[{"name": HOSTILE, "attained": HOSTILE, "budgetRemaining": "1", "window": HOSTILE}],
-        tuning={"bindingObjective": HOSTILE, "capacity": HOSTILE, "decisions": [decided]},
+        tuning={"bindingObjective": HOSTILE, "arrivals": HOSTILE, "capacity": HOSTILE, "decisions": [decided]},
     )
     hostile = replace(hostile, error=HOSTILE)
     named = replace(TPOT, name=HOSTILE)

@@ -144,6 +144,8 @@ async def test_in_the_dark_it_is_unknown_and_the_advice_stands() -> None:
         await harness.tick(tuner, AWAY, AWAY)
     assert harness.condition(CAPACITY) == ("Unknown", "NotObserved")
     assert harness.service.status.desired_replicas == advised
+    told = harness.service.status.tuning
+    assert (told.arrivals, bool(told.capacity)) == ("", True), "what they carry is still known, not what comes"
 
 
 @in_virtual_time
@@ -228,10 +230,12 @@ async def test_a_load_that_scatters_changes_no_word() -> None:
     harness = serving()
     tuner = harness.tuner()
     await minutes(harness, tuner, 5)
-    said = {(harness.message(CAPACITY), harness.service.status.tuning.capacity)}
+    told = harness.service.status.tuning
+    said = {(harness.message(CAPACITY), told.arrivals, told.capacity)}
     for number in range(60):
         await harness.tick(tuner, signals(now(), arrivals=4.0 + 0.3 * (number % 3 - 1)))
-        said.add((harness.message(CAPACITY), harness.service.status.tuning.capacity))
+        told = harness.service.status.tuning
+        said.add((harness.message(CAPACITY), told.arrivals, told.capacity))
     assert len(said) == 1
 
 

@@ -39,9 +39,14 @@ def test_a_row_has_what_the_status_says() -> None:
     assert (found.arrivals, found.capacity, found.load, found.reason) == (4, 20, 0.2, "")
 
 
-@pytest.mark.parametrize("tuning", [{}, {"arrivals": "", "capacity": ""}, {"arrivals": "4", "capacity": "0"}])
+# The second is of an operator whose status had no arrivals.
+@pytest.mark.parametrize("tuning", [{}, {"capacity": "20"}, {"arrivals": "", "capacity": ""}])
 def test_a_load_that_nobody_has_weighed_is_not_known(tuning: Object) -> None:
     assert row(a_service(tuning=tuning)).load is None
+
+
+def test_pods_that_carry_nothing_have_no_load() -> None:
+    assert row(a_service(tuning={"arrivals": "4", "capacity": "0"})).load is None
 
 
 def test_pods_asked_for_are_those_of_the_spec() -> None:

@@ -36,8 +36,11 @@ box() {
   local init
   init=${box_pid:-$(box_init)} || die "the cluster does not run"
   nsenter -t "$init" -m -n -p -u -i -- env -i "PATH=$bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-    HOME=/root "TERM=${TERM:-dumb}" CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1 "$@" # such as that of cgroup v1
+    HOME=/root "TERM=${TERM:-dumb}" "$@"
 }
+
+# box_ctr ARGUMENT...: containerd's client, for what Kubernetes has there. The warnings are of cgroup v1.
+box_ctr() { box CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1 ctr -n k8s.io "$@"; }
 
 box_start() {
   mkdir -p "$dir"/{var/lib/kubelet,var/lib/cni,var/log/pods,var/tmp,log,cmd,pid,conf/cni,pki,etcd} "$images"

@@ -41,10 +41,10 @@ wait_for() {
 
 rendered() { # MANIFEST: with the addresses and images of this cluster
   sed -e "s|\$DNS_IP|$dns_ip|; s|\$PROMETHEUS_IP|$prometheus_ip|; s|\$NODE|$node|" \
-    -e "s|\$COREDNS_IMAGE|$(archive_ref coredns)|; s|\$PROMETHEUS_IMAGE|$(archive_ref prometheus)|" "$lib/manifests/$1.yaml"
+    -e "s|\$COREDNS_IMAGE|$(archive_ref "$bin/coredns")|; s|\$PROMETHEUS_IMAGE|$(archive_ref "$bin/prometheus")|" "$lib/manifests/$1.yaml"
 }
 
-containerd_ready() { box ctr version >/dev/null 2>&1; }
+containerd_ready() { box_ctr version >/dev/null 2>&1; }
 
 # An earlier cluster's pods would otherwise be taken up again by this one's kubelet.
 containerd_forget_pods() {
@@ -54,9 +54,16 @@ containerd_forget_pods() {
   daemon_start containerd-bare
   wait_for "containerd" 90 "$dir/log/containerd-bare.log" containerd_ready
   local ids
-  ids=$(box ctr -n k8s.io containers ls -q)
+  ids=$(box_ctr containers ls -q)
+  # shellcheck disable=SC2086 # identifiers are words
+  [[ -z $ids ]] || box_ctr containers rm $ids >/dev/null
+  ids=$(box_ctr sandboxes ls | awk 'NR > 1 {print $1}')
+  # Forced, and with complaints: none of them runs.
   # shellcheck disable=SC2086
-  [[ -z $ids ]] || box ctr -n k8s.io containers rm $ids >/dev/null
+  [[ -z $ids ]] || box_ctr sandboxes rm --force $ids >/dev/null 2>&1
+  ids=$(box_ctr leases ls -q)
+  # shellcheck disable=SC2086
+  [[ -z $ids ]] || box_ctr leases rm --sync $ids >/dev/null
   daemon_stop containerd-bare
 }
 
@@ -70,16 +77,16 @@ cluster_start() {
   log "cluster: starting"
   box_start
   pki_make
-  pause_image=$(archive_ref pause)
+  pause_image=$(archive_ref "$bin/pause")
   config_write
   daemon_start etcd
   daemon_start kube-apiserver
   containerd_forget_pods
   daemon_start containerd
   wait_for containerd 90 "$dir/log/containerd.log" containerd_ready
-  imported=$(box ctr -n k8s.io images ls -q)
+  imported=$(box_ctr images ls -q)
   local tool
-  for tool in pause coredns prometheus; do archive_import "$tool"; done
+  for tool in pause coredns prometheus; do archive_import "$bin/$tool"; done
   wait_for "the API server" 180 "$dir/log/kube-apiserver.log" api_ready
   log "cluster: API server ready"
   # Not earlier: the controller-manager exits when the API server has not made its bootstrap objects yet.

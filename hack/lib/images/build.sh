@@ -75,19 +75,19 @@ image_import() {
   local began=$SECONDS
   log "images: $1: importing"
   if [[ $(builder) == docker ]]; then
-    docker save "$2" | box ctr -n k8s.io images import - >/dev/null
+    docker save "$2" | box_ctr images import - >/dev/null
   else
-    buildah_do push --quiet "$2" "docker-archive:/dev/stdout:$2" | box ctr -n k8s.io images import - >/dev/null
+    buildah_do push --quiet "$2" "docker-archive:/dev/stdout:$2" | box_ctr images import - >/dev/null
   fi
   # shellcheck disable=SC2046 # digests are words
-  box ctr -n k8s.io content rm $(image_layers "$2") >/dev/null
+  box_ctr content rm $(image_layers "$2") >/dev/null
   log "images: $1: imported in $((SECONDS - began)) s"
 }
 
 image_layers() { # REF: digests of its layers
   local manifest
-  manifest=$(box ctr -n k8s.io images ls "name==$1" | awk 'NR == 2 {print $3}')
-  box ctr -n k8s.io content get "$manifest" | jq -r '.layers[].digest' | sort -u
+  manifest=$(box_ctr images ls "name==$1" | awk 'NR == 2 {print $3}')
+  box_ctr content get "$manifest" | jq -r '.layers[].digest' | sort -u
 }
 
 image_push() { # NAME REF TARGET

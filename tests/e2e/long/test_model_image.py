@@ -32,7 +32,7 @@ def registry(flyball: Flyball, tmp_path: Path) -> Iterator[NodeRegistry]:
     subprocess.run([ROOT / "hack/lib/make-model", model], check=True, timeout=1200)
     subprocess.run(["tar", "-C", model, "--owner=0", "--group=0", "--mode=a+rX", "-cf", layer, "."], check=True)
     with node_registry(tmp_path) as made:
-        push = ["append", "--insecure", "--platform=linux/amd64", f"--new_layer={layer}", "--new_tag"]
+        push = ["append", "--insecure", f"--new_layer={layer}", "--new_tag"]
         subprocess.run([binary("crane"), *push, f"{made.address}/{NAME}"], check=True, timeout=600)
         yield made
 
@@ -72,12 +72,18 @@ def test_pods_serve_a_model_that_their_node_has_pulled(ask: Ask, registry: NodeR
     assert answer_of(first) == answer_of(second)
 
 
-def test_an_artifact_which_containerd_mounts_as_an_empty_folder_is_told_as_a_model_that_is_not_there(
-    ask: Ask, registry: NodeRegistry
+@pytest.mark.parametrize(
+    ("media", "told"),
+    [
+        ("application/vnd.oci.image.layer.v1.tar", r"ImagePullFailed: .*it is the model: see spec\.model\.uri"),
+        ("application/octet-stream", r"EngineFailed: .*'/model'.*config\.json"),
+    ],
+)
+def test_an_artifact_is_told_to_be_no_model_by_what_containerd_makes_of_its_media_type(
+    ask: Ask, registry: NodeRegistry, media: str, told: str
 ) -> None:
-    push_artifact(registry, "models/artifact", "v1")
-    service = ask("model-artifact", f"oci://{registry.address}/models/artifact:v1")
-    expect_told(service, r"EngineFailed: .*'/model'.*config\.json")
+    push_artifact(registry, "models/artifact", "v1", media)
+    expect_told(ask("model-artifact", f"oci://{registry.address}/models/artifact:v1"), told)
 
 
 def test_a_model_image_that_is_not_there_is_named_with_its_field_until_it_is_corrected(
@@ -99,23 +105,23 @@ def expect_told(service: Service, pattern: str) -> None:
     eventually(told, expecting=pattern, within=300)
 
 
-def push_artifact(registry: NodeRegistry, repository: str, tag: str) -> None:
-    """A file, as ORAS would push it: with an empty configuration."""
+def push_artifact(registry: NodeRegistry, repository: str, tag: str, media: str) -> None:
+    """A file of that media type, with an empty configuration, as ORAS pushes it."""
     base = f"http://{registry.address}/v2/{repository}"
 
-    def pushed(media: str, content: bytes) -> Object:
+    def pushed(kind: str, content: bytes) -> Object:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         upload = httpx.post(f"{base}/blobs/uploads/", trust_env=False).raise_for_status().headers["Location"]
         put = httpx.put(httpx.URL(base).join(upload), params={"digest": digest}, content=content, trust_env=False)
         put.raise_for_status()
-        return {"mediaType": media, "digest": digest, "size": len(content)}
+        return {"mediaType": kind, "digest": digest, "size": len(content)}
 
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "artifactType": "application/vnd.example.model",
         "config": pushed("application/vnd.oci.empty.v1+json", b"{}"),
-        "layers": [pushed("application/octet-stream", b"{}\n")],
+        "layers": [pushed(media, b"{}\n")],
     }
     sent = httpx.put(f"{base}/manifests/{tag}", json=manifest, headers={"Content-Type": MANIFEST}, trust_env=False)
     sent.raise_for_status()

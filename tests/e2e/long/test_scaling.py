@@ -2,8 +2,8 @@
 
 The pods run the simulated engine in real time: each carries as much as a GPU and takes a few hundredths of a core. So
 operator, Prometheus, Services and kubelet are real, and the day is that of `hack/bench scaling`, twice as fast. The
-other rule, the cheapest of that bench, has the same requests at the same time, on pods that are tuned alike. All rules
-play it in virtual time, too.
+other rule, WVA's, has the same requests at the same time, on pods that are tuned alike. All rules play it in virtual
+time, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ POD_SECONDS = 7.0
 WINDOW = round(DOWN_SECONDS / DAY.speed)
 #: Asked: of the requests that keep both objectives with the largest fleet, so many.
 ATTAINED = 0.99
-#: Of the queue that the other rule keeps free, the least at which it keeps as many here: with the usual 3, 98.8 %.
+#: Free places in the queue of each pod that the other rule keeps. With its default, 3, it attains 98.8 % here.
 SPARE_QUEUE = 4.0
 #: A request that was sent later says more of this machine than of the fleet.
 LATE_SECONDS = 0.25

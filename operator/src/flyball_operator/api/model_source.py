@@ -213,8 +213,8 @@ class ModelSource(Model):
     ]
     """Where the weights are: `hf://org/name`, `s3://bucket/prefix`, `oci://registry/repository:tag`,
     `pvc://claim/path`, or `file:///path` in the image. `hf://` is downloaded at start, or once into `cache`. `s3://` is
-    downloaded once into `cache`. `oci://` is an image that the node pulls and keeps, from Kubernetes 1.35. An artifact
-    is mounted by CRI-O, not by containerd.
+    downloaded once into `cache`. `oci://` is an image that the node pulls and keeps, from Kubernetes 1.35. containerd
+    mounts no OCI artifact.
     """
     served_name: (
         Annotated[

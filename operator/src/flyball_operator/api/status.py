@@ -271,8 +271,7 @@ class TuningStatus(ReportedModel):
     binding_objective: Word = ""
     """Objective that limits the batch."""
     arrivals: Figure = ""
-    """Requests per second that arrive at the pods, all together, those that are refused included; said with
-    `capacity`."""
+    """Requests per second that arrive at all scraped pods, refused ones included. Empty where that is not known."""
     capacity: Figure = ""
     """Requests per second that the pods carry at the objectives, all together, with the lengths of now."""
     workload: WorkloadStatus | None = None

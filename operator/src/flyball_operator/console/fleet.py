@@ -22,13 +22,13 @@ class WrongQueryError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One service, in words. `trouble`: the reason of the gravest, empty where there is none."""
+    """One service, in words. `load`: arrivals and capacity. `trouble`: the gravest's reason, empty if there is none."""
 
     namespace: str
     name: str
     pods: str
     worst: str
-    capacity: str
+    load: str
     limits: str
     trouble: str
 
@@ -84,7 +84,7 @@ def row(service: Desire) -> Row:
         name=service.meta.name,
         pods=pods(service),
         worst=f"{worst.name} {worst.attained} %" if worst is not None else "",
-        capacity=status.tuning.capacity,
+        load=f"{status.tuning.arrivals or '–'} / {status.tuning.capacity}" if status.tuning.capacity else "",
         limits=f"{known[0]} / {known[1]}" if None not in known else "",
         trouble=trouble(status),
     )

@@ -91,6 +91,7 @@ def service(desire: Desire, insight: Insight | None) -> Service:
             ("Pods that serve", pods(desire)),
             ("Pods with these limits", tuning.applied_pods),
             ("Mode", tuning.mode.value),
+            ("Arrivals", f"{tuning.arrivals} requests/s" if tuning.arrivals else ""),
             ("Capacity", f"{tuning.capacity} requests/s" if tuning.capacity else ""),
             ("What binds", tuning.binding_objective),
             ("Replicas that the load needs", "" if status.desired_replicas is None else str(status.desired_replicas)),

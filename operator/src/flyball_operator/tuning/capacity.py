@@ -95,8 +95,8 @@ class Balance:
         return self.replicas * self.shown_rate
 
     @property
-    def load(self) -> float:
-        """Requests per second that arrive, as shown."""
+    def reported_arrivals(self) -> float:
+        """Requests per second that arrive at all replicas, as shown."""
         return self.shown_arrivals if self.shown_arrivals >= LEAST_ARRIVALS else 0.0
 
 

@@ -36,8 +36,12 @@ _NOT_MADE: Final = re.compile(r'(?:persistentvolumeclaim|resourceclaim) "[^"]*" 
 _OF_IMAGES: Final = frozenset(
     {CauseReason.IMAGE_PULL_FAILED, CauseReason.INVALID_IMAGE_NAME, CauseReason.REGISTRY_UNAVAILABLE}
 )
-#: Of a runtime that mounts no image: what kubelets report, and what containerd 1 says, which takes it for a folder.
-_NOT_MOUNTED: Final = re.compile(r'ImageVolumeMountFailed|failed to mkdir ""')
+#: What containerd 1 says, which mounts no image and takes it for a folder.
+_TAKEN_FOR_A_FOLDER: Final = 'failed to mkdir ""'
+#: What runtimes say that mount images, of one that they could not mount.
+_NOT_MOUNTED: Final = "ImageVolumeMountFailed"
+#: Where an image is looked at that is no container's own.
+_SEE_MODEL: Final = "it is the model: see spec.model.uri"
 #: What is said of a pod that was evicted because it broke a limit of its own.
 _OWN_LIMIT: Final = "exceeds the"
 
@@ -230,7 +234,9 @@ def _with_field(found: Cause, pod: Object) -> Cause:
     reference = image.get("reference")
     if not reference:
         return found
-    if found.reason == CauseReason.CONTAINER_NOT_STARTED and _NOT_MOUNTED.search(found.message):
+    if _NOT_MOUNTED in found.message:
+        return Cause(found.reason, f"{found.message}; {_SEE_MODEL}")
+    if found.reason == CauseReason.CONTAINER_NOT_STARTED and _TAKEN_FOR_A_FOLDER in found.message:
         needed = "spec.model.uri is an image, which the node's container runtime must be able to mount"
         return Cause(found.reason, f"{found.message}; {needed}: containerd 2.1 or CRI-O")
     if found.reason not in _OF_IMAGES:
@@ -238,7 +244,7 @@ def _with_field(found: Cause, pod: Object) -> Cause:
     # Not a part of another reference, such as one with a longer tag.
     if not re.search(rf"(?<![\w.-]){re.escape(reference)}(?![\w-]|[.:@/]\w)", found.message):
         return found
-    return Cause(found.reason, f"{found.message}; it is the model: see spec.model.uri")
+    return Cause(found.reason, f"{found.message}; {_SEE_MODEL}")
 
 
 def _of_scheduling(where: str, message: str, earlier: Sequence[Object], advice: str) -> Iterator[Cause]:

@@ -24,7 +24,7 @@ class CapacityReport:
 
     def __init__(self, service: InferenceService, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._load, self._capacity, self._known = _reported(service)
+        self._arrivals, self._capacity, self._known = _reported(service)
         self._weighed_at, self._weighed = clock(), 0.0
         self._noted: Balance | None = None
         self._idle: Replicas | None = None
@@ -32,7 +32,7 @@ class CapacityReport:
 
     def edited(self) -> None:
         """Something else is asked of the engines: what they carried says nothing of that."""
-        self._load, self._capacity, self._known, self._noted = "", "", None, None
+        self._arrivals, self._capacity, self._known, self._noted = "", "", None, None
 
     def ended(self) -> None:
         """Nobody weighs the load any more."""
@@ -50,7 +50,8 @@ class CapacityReport:
         if balance.at != self._weighed:
             self._weighed_at, self._weighed = self._clock(), balance.at
         if balance.settled:
-            self._load, self._capacity, self._known = figure(balance.load, 2), figure(balance.capacity, 2), None
+            self._arrivals, self._capacity = figure(balance.reported_arrivals, 2), figure(balance.capacity, 2)
+            self._known = None
 
     @property
     def _stale(self) -> bool:
@@ -60,10 +61,12 @@ class CapacityReport:
     def _idle_stale(self) -> bool:
         return self._clock() - self._idle_at > STALE_SECONDS
 
-    @property
-    def load(self) -> str:
-        """Requests per second that arrive at all pods, empty where that is not known."""
-        return "" if self._stale else self._load
+    def arrivals(self, verdict: ConditionState) -> str:
+        """Requests per second that arrive, empty where that is not known.
+
+        `verdict`: what is reported of capacity beside it. What cannot be observed now is no load, other than capacity.
+        """
+        return "" if self._stale or verdict.status == "Unknown" else self._arrivals
 
     @property
     def capacity(self) -> str:
@@ -94,7 +97,7 @@ class CapacityReport:
 
 
 def _reported(service: InferenceService) -> tuple[str, str, ConditionState | None]:
-    """Load and capacity that status shows, and what it says of them; nothing where that was said of another spec."""
+    """Arrivals and capacity in status, and what it says of them; nothing where that was said of another spec."""
     tuning = service.status.tuning
     for found in service.status.conditions:
         if found.type is ConditionType.CAPACITY_SUFFICIENT and found.observed_generation == service.metadata.generation:

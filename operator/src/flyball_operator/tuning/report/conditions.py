@@ -239,7 +239,7 @@ def _infeasible(balance: Balance, objectives: Sequence[LatencyObjective]) -> str
 
 
 def _carried_verdict(balance: Balance, objectives: Sequence[LatencyObjective]) -> ConditionState:
-    arrive, carry = figure(balance.load, 2), figure(balance.capacity, 2)
+    arrive, carry = figure(balance.reported_arrivals, 2), figure(balance.capacity, 2)
     if balance.carried.reachable:
         return ConditionState("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
     unseen = ""

@@ -202,7 +202,7 @@ class StatusReporter:
         rows, met, _ = self._met(context.spec.objectives, self._signals.outcomes, window=_WINDOW)
         await dependencies.writer.write(
             context.service,
-            tuning=self._tuning(),
+            tuning=self._tuning(states[ConditionType.CAPACITY_SUFFICIENT]),
             objectives=rows,
             objectives_met=met,
             desired_replicas=self._capacity.replicas(
@@ -213,7 +213,7 @@ class StatusReporter:
             analysis=self._analysis.status(context.service),
         )
 
-    def _tuning(self) -> TuningStatus:
+    def _tuning(self, capacity: ConditionState) -> TuningStatus:
         context, pods, live = self._context, self._engine_pods, self._context.setpoint
         mode, state, now = context.spec.mode, context.state, context.dependencies.wall()
         shadow = mode is Mode.RECOMMEND or (mode is Mode.AUTO and not context.spec.live)
@@ -225,7 +225,7 @@ class StatusReporter:
             applied_pods=f"{pods.answers.applied(live)}/{pods.ready}",
             model=self._model(state.step_time),
             binding_objective=self._binding[:63],
-            arrivals=self._capacity.load,
+            arrivals=self._capacity.arrivals(capacity),
             capacity=self._capacity.capacity,
             workload=self._workload,
             order=self._order if live is not None and live.on_time is not None else None,
