@@ -75,7 +75,7 @@ def test_pods_serve_a_model_that_their_node_has_pulled(ask: Ask, registry: NodeR
 @pytest.mark.parametrize(
     ("media", "told"),
     [
-        ("application/vnd.oci.image.layer.v1.tar", r"ImagePullFailed: .*it is the model: see spec\.model\.uri"),
+        ("application/vnd.oci.image.layer.v1.tar", r"ImageVolumeMountFailed: .*it is the model: see spec\.model\.uri"),
         ("application/octet-stream", r"EngineFailed: .*'/model'.*config\.json"),
     ],
 )
