@@ -49,7 +49,7 @@ def test_what_may_be_a_secret_goes(found: object, left: object) -> None:
         {"env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}]},
         {"tls": {"secretName": "chat-tls"}},
         {"command": ["date", "-u", "+%H:%M:%S"]},
-        {"command": ["pip", "install", "-U", "https://example.com/a.whl"]},
+        {"command": ["wget", "-U", "https://example.com/agent"]},
         {"message": "python3 -u serve.py: started; docker run -u 1000:1000; date -u +%H:%M:%S"},
         {"message": "pip install --user git+https://mirror/a"},
         {"annotations": {names.ANNOTATION_ASKED: "hash 2026-11-20T10:00:00Z"}},

@@ -37,19 +37,14 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri",
 [grpc]
   address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.cri.v1.images"]
-  snapshotter = "overlayfs"
   discard_unpacked_layers = true
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "$pause_image"
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true # a container of ours may lack CAP_SYS_RESOURCE
-  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
     conf_dir = "$conf/cni"
-[plugins."io.containerd.grpc.v1.cri"]
-  stream_server_address = "127.0.0.1"
 TOML
   # The same store without Kubernetes' view of it, to drop what an earlier cluster's pods left.
   sed 's/^disabled_plugins = \[/&"io.containerd.grpc.v1.cri", /; /^\[plugins/,$d' "$conf/containerd.toml" >"$conf/containerd-bare.toml"

@@ -64,6 +64,8 @@ def tuning(speed: float) -> TuningSpec:
     return TuningSpec(Mode.AUTO, envelope, objectives, scaling=bounds(speed))
 
 
+#: Free places in each queue that WVA's rule keeps in its second setting. Its default is 3.
+SPARE_QUEUE: Final = 4.0
 #: By name, for a day that passes so many times as fast. A peer's first setting is the usual one.
 RULES: Final[Mapping[str, Callable[[float], ScalingRule]]] = {
     FLYBALL: lambda speed: Flyball(tuning(speed)),
@@ -72,7 +74,7 @@ RULES: Final[Mapping[str, Callable[[float], ScalingRule]]] = {
     "llm-d SLO law, 0.55/0.40": lambda speed: SloPressure(TTFT, TPOT, speed=speed),
     "llm-d SLO law, 0.80/0.60": lambda speed: SloPressure(TTFT, TPOT, up=0.80, down=0.60, speed=speed),
     "WVA saturation, spare 0.10/3": lambda _: Saturation(),
-    "WVA saturation, spare 0.10/4": lambda _: Saturation(spare_queue=4.0),
+    "WVA saturation, spare 0.10/4": lambda _: Saturation(spare_queue=SPARE_QUEUE),
     CONSTANT: lambda _: Constant(LARGEST_FLEET),
 }
 
